@@ -86,6 +86,43 @@ func TestRetentionBesideRestarts(t *testing.T) {
 	})
 }
 
+// TestPartitionCareBesideRestarts: relays that are killed every four seconds tend the
+// partitions too, also where retention is off: an INSERT fails when none is left ahead.
+//
+// Promises: A, G
+func TestPartitionCareBesideRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, p := &outbox{}, &partitioned{}
+		for began := time.Now(); time.Since(began) < time.Minute; {
+			ctx, kill := context.WithCancel(t.Context())
+			k, err := admin.NewKeeper(&ops.Office{Retention: killed{o, ctx}, Books: killed{o, ctx}, Partitions: p}, &admin.KeeperOptions{Off: true, OlderThan: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() { k.Run(ctx); close(done) }()
+			time.Sleep(4 * time.Second)
+			kill()
+			<-done
+		}
+		if p.tended == 0 {
+			t.Error("nobody tended the partitions for a minute")
+		}
+	})
+}
+
+// partitioned is an outbox of one partition.
+type partitioned struct{ tended int }
+
+func (p *partitioned) Partitions(context.Context) (ops.Partitions, error) {
+	return ops.Partitions{List: []ops.Partition{{Number: 1}}, Current: 1}, nil
+}
+
+func (p *partitioned) Tend(context.Context, ops.TendRequest) (ops.Tended, error) {
+	p.tended++
+	return ops.Tended{}, nil
+}
+
 // killed is the outbox of a process that does not give its lease back.
 type killed struct {
 	*outbox

@@ -107,6 +107,58 @@ func TestAnUnreachableStoreIsWaitedForWithOneLine(t *testing.T) {
 	})
 }
 
+// TestAnotherReasonOfAnOutageIsLogged: a store that cannot be reached and then refuses the
+// password has one outage, and each reason a line. A person looks for the second.
+func TestAnotherReasonOfAnOutageIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &refusing{Store: memstore.New(nil)}
+		var log lines
+		r := relay.New(st, membroker.New(nil).Sink(), &relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		stop := start(t, r)
+		time.Sleep(5 * time.Second)
+		password := error(&store.UnusableError{What: "the server rejected our credentials", Fix: "check user and password"})
+		for _, reason := range []*error{&errDown, &password, nil} {
+			st.reason.Store(reason)
+			time.Sleep(time.Minute)
+		}
+		stop()
+		for _, text := range []string{
+			`msg="database unreachable"`, `msg="outage reason changed" part=store error="the server rejected our credentials`, `msg="database reachable again"`,
+		} {
+			if n := log.count(text); n != 1 {
+				t.Errorf("%d lines say %s, want 1:\n%s", n, text, log.buf.String())
+			}
+		}
+	})
+}
+
+// refusing is a store whose every call fails with reason while there is one.
+type refusing struct {
+	store.Store
+	reason atomic.Pointer[error]
+}
+
+func (s *refusing) failed() error {
+	if p := s.reason.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (s *refusing) Lease(ctx context.Context, r store.LeaseRequest) (store.Grant, error) {
+	if err := s.failed(); err != nil {
+		return store.Grant{}, err
+	}
+	return s.Store.Lease(ctx, r)
+}
+
+func (s *refusing) Read(ctx context.Context, r []store.LaneRead) ([]store.Batch, error) {
+	if err := s.failed(); err != nil {
+		return nil, err
+	}
+	return s.Store.Read(ctx, r)
+}
+
 // TestReadinessFollowsTheStore: an outage that returns often has few lines in
 // the log, and a probe sees the relay ready a second after each.
 func TestReadinessFollowsTheStore(t *testing.T) {

@@ -16,6 +16,23 @@ func (s *Sink) Outdate(topic string) {
 	t.view.Store(&v)
 }
 
+// Age makes the sink's view of the topic older by d.
+func (s *Sink) Age(topic string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics[topic]
+	v := *t.view.Load()
+	v.at, v.limits = v.at.Add(-d), v.limits.Add(-d)
+	t.view.Store(&v)
+}
+
+// MaxBatch returns the largest batch, in bytes, that the sink makes for the topic.
+func (s *Sink) MaxBatch(topic string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.topics[topic].maxBatch.Load()
+}
+
 // Partitions returns the number of partitions that the sink knows.
 func (s *Sink) Partitions(topic string) int {
 	s.mu.Lock()

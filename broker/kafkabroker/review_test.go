@@ -271,6 +271,32 @@ func TestLimitChanges(t *testing.T) {
 	}
 }
 
+// TestARaisedLimitIsNoticedWithinTenSeconds: batches stay small no longer than that where
+// a topic's limit was below what the sink makes.
+func TestARaisedLimitIsNoticedWithinTenSeconds(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	topic := "raised" + rand.Text()
+	create(t, addr, topic, 1)
+	s, admin := sinkOn(t, []string{addr}, 0), direct(t, addr)
+	deliver := func() {
+		t.Helper()
+		msgs := some(0, 1, "")
+		msgs[0].Topic = topic
+		if errs := s.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	setLimit(t, admin, topic, 30_000)
+	deliver()
+	if n := s.MaxBatch(topic); n != 30_000 {
+		t.Fatalf("the sink makes batches of %d bytes", n)
+	}
+	setLimit(t, admin, topic, 900_000)
+	s.Age(topic, 11*time.Second)
+	deliver()
+	within(t, 30*time.Second, "batches are as large as the new limit", func() bool { return s.MaxBatch(topic) == 900_000 })
+}
+
 func setLimit(t *testing.T, admin *kgo.Client, topic string, limit int) {
 	t.Helper()
 	req := kmsg.NewPtrIncrementalAlterConfigsRequest()

@@ -57,14 +57,21 @@ func TestStructuredGo(t *testing.T) {
 // TestStructuredJava: so does the official Java SDK.
 func TestStructuredJava(t *testing.T) {
 	reader := java(t, "EventReader.java")
+	var in strings.Builder
 	for _, m := range payloads() {
-		out, err := reader.Run(t.Context(), strings.TrimSpace(string(structured(t, &m)))+"\n")
-		if err != nil {
-			t.Errorf("%s: %v", m.ContentType, err)
-			continue
-		}
-		if got := records(t, out); len(got) != 1 || string(got[0].Payload) != string(m.Payload) || string(got[0].Headers[0].Value) != m.ContentType {
-			t.Errorf("%s: %q; want %s", m.ContentType, got, m.Payload)
+		in.WriteString(strings.TrimSpace(string(structured(t, &m))) + "\n")
+	}
+	out, err := reader.Run(t.Context(), in.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := records(t, out)
+	if len(got) != len(payloads()) {
+		t.Fatalf("%d events are read, want %d: %q", len(got), len(payloads()), got)
+	}
+	for i, m := range payloads() {
+		if r := got[i]; string(r.Payload) != string(m.Payload) || string(r.Headers[0].Value) != m.ContentType {
+			t.Errorf("%s: %q; want %s", m.ContentType, r, m.Payload)
 		}
 	}
 }

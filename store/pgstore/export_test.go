@@ -21,5 +21,8 @@ func StandsSQL(schema string) string {
 	return "SELECT " + strings.ReplaceAll(db.Stands, "{{schema}}", db.Quote(schema))
 }
 
+// TimedOut reports whether an error says that a statement or a transaction took too long.
+func TimedOut(err error) bool { return timedOut(err) }
+
 // PageRows is how many records the next page asks for.
 func (s *Store) PageRows(maxRecords, maxBytes int) int { return s.pageRows(maxRecords, maxBytes) }

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -44,5 +45,29 @@ func TestPagesShrinkOnTheServersTimeout(t *testing.T) {
 	}
 	if n := s.PageRows(256, bytes); n != 1 {
 		t.Errorf("%d records are asked for after 8 timeouts", n)
+	}
+}
+
+// TestTimeouts names the errors that make pages smaller: what PostgreSQL and PgBouncer
+// answer when a statement or a transaction takes too long, and no other error.
+func TestTimeouts(t *testing.T) {
+	for _, c := range []struct {
+		code, message string
+		want          bool
+	}{
+		{"57014", "canceling statement due to statement timeout", true},
+		{"25P04", "terminating connection due to transaction timeout", true},
+		{"08P01", "query_timeout", true},
+		{"08P01", "query_wait_timeout", true},
+		{"08P01", "no more connections allowed (max_client_conn)", false},
+		{"57P01", "terminating connection due to administrator command", false},
+		{"55P03", "canceling statement due to lock timeout", false},
+	} {
+		if got := pgstore.TimedOut(fmt.Errorf("read: %w", &pgconn.PgError{Code: c.code, Message: c.message})); got != c.want {
+			t.Errorf("%s %s: %t, want %t", c.code, c.message, got, c.want)
+		}
+	}
+	if pgstore.TimedOut(errors.New("query_timeout")) {
+		t.Error("an error that is not the server's shrinks pages")
 	}
 }

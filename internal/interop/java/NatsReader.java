@@ -11,8 +11,8 @@ class NatsReader {
     public static void main(String[] args) throws Exception {
         // Where the connection is lost, the client's calls do not come back.
         Thread watchdog = new Thread(() -> {
-            try { Thread.sleep(20_000); } catch (InterruptedException e) { return; }
-            System.err.println("nothing was read for 20 s");
+            try { Thread.sleep(120_000); } catch (InterruptedException e) { return; }
+            System.err.println("nothing was read for 120 s");
             Runtime.getRuntime().halt(1);
         });
         watchdog.setDaemon(true);
@@ -27,7 +27,7 @@ class NatsReader {
         try (Connection nc = Nats.connect(options)) {
             OrderedConsumerContext consumer = nc.getStreamContext(args[1]).createOrderedConsumer(new OrderedConsumerConfiguration());
             for (int left = Integer.parseInt(args[2]); left > 0; left--) {
-                Message m = consumer.next(Duration.ofSeconds(20));
+                Message m = consumer.next(Duration.ofSeconds(100));
                 if (m == null) throw new Exception("no message; the connection is " + nc.getStatus());
                 for (String name : m.getHeaders().keySet())
                     for (String value : m.getHeaders().get(name))
