@@ -61,7 +61,8 @@ const (
 type Result struct {
 	Seq     int64  `json:"seq,string"`        // may exceed what a JavaScript number holds; 0 of a pause or its end
 	Request int64  `json:"request,omitempty"` // id of the request, 0 if none was made
-	Result  string `json:"result"`            // "done", "gone", or one of this package's
+	Result  string `json:"result"`            // "done", "gone", "unchanged", or one of this package's
+	Note    string `json:"note,omitempty"`    // what else a person must know
 }
 
 // Find returns the parked record with number seq, or store.ErrNotFound. Reading the
@@ -101,11 +102,19 @@ type executor struct {
 func (e *executor) request(ctx context.Context, acts []store.Act) error {
 	e.results = make([]Result, 0, len(acts))
 	for _, act := range acts {
+		note, idle, err := e.undead(ctx, act)
+		if err != nil {
+			return fmt.Errorf("request to %s: %w", act.Kind, err)
+		}
+		if idle {
+			e.results = append(e.results, Result{Seq: act.Seq, Result: ops.ResultUnchanged, Note: note})
+			continue
+		}
 		id, err := e.ad.Request(ctx, act)
 		switch {
 		case err == nil:
 			e.open = append(e.open, id)
-			e.results = append(e.results, Result{Seq: act.Seq, Request: id, Result: ResultQueued})
+			e.results = append(e.results, Result{Seq: act.Seq, Request: id, Result: ResultQueued, Note: note})
 		case errors.Is(err, store.ErrNotFound):
 			e.results = append(e.results, Result{Seq: act.Seq, Result: ResultNotFound})
 		default:
@@ -113,6 +122,37 @@ func (e *executor) request(ctx context.Context, acts []store.Act) error {
 		}
 	}
 	return nil
+}
+
+// undead says what a retry means for a record that is not dead. idle: nothing, since the
+// record waits for another one, or for its own time.
+func (e *executor) undead(ctx context.Context, act store.Act) (note string, idle bool, err error) {
+	if act.Kind != store.ActRetry {
+		return "", false, nil
+	}
+	r, err := Find(ctx, e.ad, act.Seq, false)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", false, nil // the request says so
+	}
+	if err != nil {
+		return "", false, err
+	}
+	switch r.State {
+	case store.Retry:
+		note = "it was not dead: its next attempt is now"
+		if r.DueIn > 0 {
+			note += fmt.Sprintf(", not in %s", r.DueIn.Round(time.Second))
+		}
+		return note + ", with all attempts before it", false, nil
+	case store.Waiting:
+		return "it is not dead: it waits behind an earlier message of its key, see `postrider message show " + r.Message.ID + "`", true, nil
+	case store.Scheduled:
+		if r.DueIn <= 0 {
+			return "it is not dead: it is due, and its turn comes by itself", true, nil
+		}
+		return "it is not dead: it is scheduled, and due in " + r.DueIn.Round(time.Second).String(), true, nil
+	}
+	return "", false, nil
 }
 
 // await polls the requests until they are done or Wait has passed. Each poll

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -241,13 +242,13 @@ func deadOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 		}
 		name := word(s.Consumer)
 		f = ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("consumer %s gave up %d messages, the oldest %s ago", name, s.Dead, rough(s.DeadAge)),
+			Severity: ops.Warning, What: fmt.Sprintf("consumer %s gave up %s, the oldest %s ago", name, plural.Of(s.Dead, "message"), rough(s.DeadAge)),
 			Why:  "they have no effect",
 			Fix:  fmt.Sprintf("`postrider dead list --consumer %[1]s`, repair the cause, then `postrider dead retry --consumer %[1]s --all --yes` or `postrider dead discard --consumer %[1]s --all --yes --reason WHY`", name),
 			Data: map[string]any{"dead": s.Dead, "blocked_keys": s.Blocked, "age_seconds": int64(s.DeadAge.Seconds())},
 		}
 		if s.Blocked > 0 {
-			f.Severity, f.Why = ops.Critical, fmt.Sprintf("%d keys wait behind them", s.Blocked)
+			f.Severity, f.Why = ops.Critical, plural.Of(s.Blocked, "key waits", "keys wait")+" behind them"
 		}
 		return f, true
 	})
@@ -264,7 +265,7 @@ func retryingOf(_ *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 			return f, false
 		}
 		f = ops.Finding{
-			What: fmt.Sprintf("consumer %s tries %d messages again, one of them after %d attempts", word(s.Consumer), s.Retrying, s.MostAttempts),
+			What: fmt.Sprintf("consumer %s tries %s again, one of them after %s", word(s.Consumer), plural.Of(s.Retrying, "message"), plural.Of(s.MostAttempts, "attempt")),
 			Why:  "they have no effect yet, and are given up at the last attempt",
 			Fix:  fmt.Sprintf("`postrider dead list --all --consumer %s` has their errors and next attempts: repair the cause, and the consumer continues by itself", word(s.Consumer)),
 			Data: map[string]any{"retrying": s.Retrying, "attempts": s.MostAttempts},
@@ -295,7 +296,7 @@ func gapsOf(req *ops.ExamineRequest, all []ConsumerStatus) []ops.Finding {
 		}
 		return ops.Finding{
 			Severity: severity,
-			What:     fmt.Sprintf("consumer %s: %d keys wait for missing versions, the oldest for %s", name, gaps, rough(s.GapAge)),
+			What:     fmt.Sprintf("consumer %s: %s for missing versions, the oldest for %s", name, plural.Of(gaps, "key waits", "keys wait"), rough(s.GapAge)),
 			Why:      "their later messages are kept and have no effect",
 			Fix: fmt.Sprintf("`postrider status --consumer %s` names keys and versions; have their outbox send them again (%s), or give them up: %s",
 				name, again, giveUp),

@@ -3,11 +3,13 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -19,6 +21,7 @@ type Diagnosis struct {
 	Critical int           `json:"critical"`
 	Warning  int           `json:"warning"`
 	OK       int           `json:"ok"`
+	Skipped  int           `json:"skipped"` // checks that were not made
 }
 
 // UnknownCheckError reports a name that is not a check of any doctor.
@@ -37,7 +40,7 @@ func checkNames() (names []string) {
 
 // Examine runs every doctor. The diagnosis has the findings of the others if one
 // fails with an error. A requested check that no doctor makes here has
-// an OK finding with the reason. An unknown name is an
+// a Skipped finding with the reason. An unknown name is an
 // [*UnknownCheckError].
 func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor) (Diagnosis, error) {
 	known := checkNames()
@@ -57,7 +60,7 @@ func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor)
 	for _, name := range req.Only {
 		made := func(f ops.Finding) bool { return f.Check == name }
 		if !slices.ContainsFunc(found, made) {
-			found = append(found, ops.Finding{Check: name, What: "check skipped: " + inapplicable(name, found)})
+			found = append(found, ops.Finding{Check: name, Severity: ops.Skipped, What: inapplicable(name, found)})
 		}
 	}
 	return diagnose(found), nil
@@ -65,7 +68,7 @@ func Examine(ctx context.Context, req ops.ExamineRequest, doctors ...ops.Doctor)
 
 // inapplicable returns why no doctor made a check, given the other findings.
 func inapplicable(check string, found []ops.Finding) string {
-	bad := func(f ops.Finding) bool { return f.Severity > ops.OK }
+	bad := func(f ops.Finding) bool { return f.Severity == ops.Warning || f.Severity == ops.Critical }
 	switch {
 	case slices.ContainsFunc(found, bad):
 		return "see the other findings"
@@ -82,9 +85,11 @@ func diagnose(found []ops.Finding) Diagnosis {
 	if d.Findings == nil {
 		d.Findings = []ops.Finding{} // a list in JSON
 	}
-	slices.SortStableFunc(d.Findings, func(a, b ops.Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	slices.SortStableFunc(d.Findings, func(a, b ops.Finding) int { return cmp.Compare(urgency(b), urgency(a)) })
 	for _, f := range d.Findings {
-		d.Worst = max(d.Worst, f.Severity)
+		if f.Severity != ops.Skipped {
+			d.Worst = max(d.Worst, f.Severity)
+		}
 		switch f.Severity {
 		case ops.Critical:
 			d.Critical++
@@ -92,14 +97,27 @@ func diagnose(found []ops.Finding) Diagnosis {
 			d.Warning++
 		case ops.OK:
 			d.OK++
+		case ops.Skipped:
+			d.Skipped++
 		}
 	}
 	return d
 }
 
+// urgency is how far up a finding stands: what was not examined is above what is in order.
+func urgency(f ops.Finding) int {
+	if f.Severity == ops.OK {
+		return 0
+	}
+	if f.Severity == ops.Skipped {
+		return 1
+	}
+	return 1 + int(f.Severity)
+}
+
 // Destinations returns a doctor for the broker behind a sink: it checks that the broker
 // answers and has the destinations of the listed topics. A sink without Probe
-// is OK.
+// is Skipped.
 func Destinations(sink broker.Sink, topics func(ctx context.Context) ([]string, error)) ops.Doctor {
 	return destinations{sink, topics}
 }
@@ -120,7 +138,7 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 	info := d.sink.Info()
 	name := info.Name
 	if info.Probe == nil {
-		return []ops.Finding{{Check: check, What: name + " cannot be checked without sending"}}, nil
+		return []ops.Finding{{Check: check, Severity: ops.Skipped, What: name + " cannot be checked without sending"}}, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, req.WithDefaults().Timeout)
 	defer cancel()
@@ -133,9 +151,13 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 	}
 	missing, err := info.Probe(limited, topics)
 	if err != nil {
+		what, fix := "the broker does not answer", "check --broker and that it is up"
+		if denied := (*broker.Error)(nil); errors.As(err, &denied) && deniedCode(denied.Code) {
+			what, fix = "the broker denies access", "repair what the error names, or check the credentials of --broker"
+		}
 		return []ops.Finding{{
-			Check: check, Severity: ops.Critical, What: fmt.Sprintf("the broker does not answer: %v", err),
-			Why: "messages wait in the outbox; no attempt is used up", Fix: "check --broker and that it is up",
+			Check: check, Severity: ops.Critical, What: fmt.Sprintf("%s: %v", what, err),
+			Why: "messages wait in the outbox; no attempt is used up", Fix: fix,
 		}}, ctx.Err()
 	}
 	var found []ops.Finding
@@ -150,9 +172,17 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 		})
 	}
 	if len(found) == 0 {
-		found = append(found, ops.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %d topics of the newest messages", name, len(topics))})
+		found = append(found, ops.Finding{Check: check, What: fmt.Sprintf("%s answers, and has the %s of the newest messages", name, plural.Of(len(topics), "topic"))})
 	}
 	return append(found, d.advice(limited, topics)...), nil
+}
+
+// deniedCode reports whether a code of a broker says that it knows us and denies access, or
+// rejected the login.
+func deniedCode(code string) bool {
+	return slices.ContainsFunc([]string{"ACCESS", "AUTH", "CREDENTIALS", "DENIED", "NOPERM", "WRONGPASS"}, func(word string) bool {
+		return strings.Contains(strings.ToUpper(code), word)
+	})
 }
 
 // advice returns findings about weak settings of the broker, if it can report them. An

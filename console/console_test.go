@@ -218,7 +218,7 @@ func TestPayload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	form = url.Values{"seq": {"1"}, "reason": {"r"}, "token": {closed.token("/o/shop/message?id=" + all[0].Message.ID)}}
+	form = url.Values{"seq": {"1"}, "reason": {"r"}, "token": {closed.token("/o/shop/do/discard?topic=orders")}}
 	if status, body := closed.send(http.MethodPost, "/o/shop/payload", form); status != http.StatusForbidden || strings.Contains(body, "secret") {
 		t.Errorf("status %d\n%s", status, body)
 	}

@@ -322,7 +322,10 @@ func (q *request) doctor() error {
 	}
 	for _, f := range body.Diag.Findings {
 		one := finding{Finding: f, Level: f.Severity.String()}
-		if f.Severity == ops.OK {
+		if f.Severity == ops.Skipped {
+			one.What = "skipped: " + one.What
+		}
+		if f.Severity == ops.OK || f.Severity == ops.Skipped {
 			body.Fine = append(body.Fine, one)
 			continue
 		}

@@ -53,6 +53,7 @@ type page struct {
 	Reload     int // seconds, for browsers without scripts; 0: never
 	Body       any
 	May        map[string]bool
+	Lacks      map[string]string // why the store cannot "order", "hold" or "record"; "": it can
 	Now        time.Time
 	Logout     string
 }
@@ -125,8 +126,20 @@ func (q *request) frame(nav, title string) page {
 		p.Base = q.root + "o/" + q.place.name() + "/"
 		p.Sight = q.place.look(q.ctx)
 		p.Dead = deadOf(&p.Sight.Status, p.Sight.At)
+		p.Lacks = q.lacks()
 	}
 	return p
+}
+
+// lacks says why acts that not every store has are not offered.
+func (q *request) lacks() map[string]string {
+	why := map[string]string{}
+	for name, ability := range map[string]ops.Ability{"order": ops.CanOrder, "hold": ops.CanHold, "record": ops.CanRecord} {
+		if err := q.place.office.Need(ability); err != nil && !(ability == ops.CanRecord && q.opts.NoteRead != nil) {
+			why[name] = err.Error()
+		}
+	}
+	return why
 }
 
 func deadOf(s *ops.Status, at time.Time) figure {

@@ -47,7 +47,7 @@ func (c Codec) decode(m *postrider.Message, r *Record) error {
 		return c.decodeStructured(m, r)
 	case Debezium:
 		return c.decodeForeign(m, r)
-	case Plain, Raw:
+	case Plain, Raw, Confluent:
 	}
 	return c.decodeHeaders(m, r, func(*Header) bool { return false })
 }
@@ -170,6 +170,8 @@ func (c Codec) decodeHeader(m *postrider.Message, h *Header) error {
 			return errNotTime
 		}
 		m.Time = t.UTC()
+	case FrameSize:
+		return unframe(m, h.Value)
 	default:
 		setHeader(m, c.userName(h.Name), string(h.Value))
 	}

@@ -1,5 +1,5 @@
 // Package envelope defines the wire formats of a [postrider.Message]; there are
-// five. Every broker adapter encodes and decodes them through a [Codec], so
+// six. Every broker adapter encodes and decodes them through a [Codec], so
 // that consumers in any language can read them. [Codec.Decode] recognises
 // the format of a record.
 //
@@ -19,6 +19,7 @@
 //	postrider-generation      decimal, 1 ...                          by the relay, on a message that a person sent again
 //	postrider-gap             versions such as 3,5-7                  by the relay, behind a dead letter that was skipped
 //	postrider-dataref         reference of the payload                by the relay, on a message without it (package claim)
+//	postrider-frame           decimal: bytes before the payload       in the format Confluent
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
 //	postrider-encoded         names of percent-encoded headers, by comma  if values are lines and one would not fit
 //	anything else             a user header, verbatim
@@ -118,4 +119,12 @@
 // time, and the topic and key only as far as they are the broker's own. Readers
 // derive the id from the record's position, so a message that is sent twice counts
 // twice.
+//
+// # Confluent
+//
+// The format of the serializers of Confluent's schema registry, beside the headers of
+// [Plain]: before the payload stand a zero byte and the schema's id in four bytes, and of
+// a Protobuf schema the index of the message. Or the schema's GUID is in the header
+// __value_schema_id, and the payload is unchanged. postrider-frame says how many
+// bytes a reader of ours removes. Module schema/registry finds the ids.
 package envelope

@@ -23,6 +23,7 @@ const (
 	Gap           = "postrider-gap"            // versions such as 3,5-7; behind a skipped dead letter
 	Encoded       = "postrider-encoded"        // names of percent-encoded headers; where a value does not fit a line
 	DataRef       = "postrider-dataref"        // reference of a payload in the database; see package claim
+	FrameSize     = "postrider-frame"          // decimal; bytes before the payload in the format Confluent
 	EscapePrefix  = "postrider-h-"             // before the name of a user header that is reserved
 )
 
@@ -175,6 +176,12 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 			return r.misfit("payload", "stays in the database, and the format raw has no header for the reference: send it whole, or in another format")
 		}
 		w.text(ContentType, m.ContentType)
+		c.userHeaders(w, m, r)
+	case Confluent:
+		if err := w.frame(m, r); err != nil {
+			return err
+		}
+		c.fields(w, m, carried)
 		c.userHeaders(w, m, r)
 	default:
 		c.fields(w, m, carried)

@@ -200,6 +200,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("cloudEvents:specversion", []byte("0.3"), "cloudEvents_time", []byte("yesterday"), []byte("{}"))
 	f.Add("Content-Type", []byte("application/cloudevents+json"), "ce_id", []byte("1"), []byte(`{"specversion":"1.0","id":"1","data_base64":null,"x":{}}`))
 	f.Add("postrider-encoded", []byte("postrider-h-%,a%62"), "postrider-h-%41", []byte("%zz"), []byte{})
+	f.Add("postrider-frame", []byte("5"), "postrider-id", []byte("x"), []byte("\x00\x00\x00\x00\x01p"))
 	f.Add("id", []byte("7"), "eventType", []byte(""), []byte{})
 	f.Fuzz(func(t *testing.T, name string, value []byte, name2 string, value2, payload []byte) {
 		for broker, codec := range codecs() {

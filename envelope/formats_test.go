@@ -32,6 +32,9 @@ func keyed(name string) bool { return name == "kafka" }
 // travel encodes m and decodes what was sent.
 func travel(codec envelope.Codec, m *postrider.Message, r envelope.Route, destination string, keys bool) (postrider.Message, *envelope.Wire, error) {
 	var w envelope.Wire
+	if r.Format == envelope.Confluent {
+		r.Frame = &envelope.Frame{Prefix: []byte{0, 0, 0, 1, 255}}
+	}
 	if err := codec.Encode(&w, m, &r, r.Carries(m, destination, keys)); err != nil {
 		return postrider.Message{}, nil, err
 	}
@@ -49,7 +52,7 @@ func travel(codec envelope.Codec, m *postrider.Message, r envelope.Route, destin
 func carried(m postrider.Message, f envelope.Format, keys bool) postrider.Message {
 	m.Headers = maps.Clone(m.Headers)
 	switch f {
-	case envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured:
+	case envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured, envelope.Confluent:
 	case envelope.Debezium:
 		m.ContentType, m.Version, m.SchemaVersion, m.Time = "", 0, 0, time.Time{}
 	case envelope.Raw:
@@ -103,6 +106,18 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		}
+	}
+}
+
+// A record whose frame is not what its header says is an error, and the payload stays.
+func TestFrameHeader(t *testing.T) {
+	for size, payload := range map[string]string{"4": "\x00abcdef", "7": "\x00abcde", "5": "1abcdef", "261": "\x00" + strings.Repeat("x", 300), "x": "\x00abcdef", "-5": "\x00abcdef"} {
+		m, err := envelope.Codec{}.Decode(envelope.Record{Origin: "o", Payload: []byte(payload), Headers: []envelope.Header{
+			{Name: envelope.ID, Value: []byte(id)}, {Name: envelope.FrameSize, Value: []byte(size)},
+		}})
+		if err == nil || string(m.Payload) != payload {
+			t.Errorf("%s: payload %q, %v", size, m.Payload, err)
 		}
 	}
 }

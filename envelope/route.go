@@ -16,11 +16,12 @@ const (
 	CloudEventsStructured               // CloudEvents 1.0 in structured mode: one JSON object
 	Debezium                            // format of Debezium's outbox event router: the payload as it is, a header id
 	Raw                                 // the payload as it is, nothing of Postrider's beside it
+	Confluent                           // the payload behind the id of its schema in a registry, Postrider's headers beside it
 )
 
 // Formats returns all formats.
 func Formats() []Format {
-	return []Format{Plain, CloudEvents, CloudEventsStructured, Debezium, Raw}
+	return []Format{Plain, CloudEvents, CloudEventsStructured, Debezium, Raw, Confluent}
 }
 
 // String is the format's name in a configuration.
@@ -36,13 +37,15 @@ func (f Format) String() string {
 		return "debezium"
 	case Raw:
 		return "raw"
+	case Confluent:
+		return "confluent"
 	}
 	return "invalid"
 }
 
 // CanRefer reports whether a message in the format may be sent without its payload:
 // its readers understand [DataRef].
-func (f Format) CanRefer() bool { return f != Debezium && f != Raw }
+func (f Format) CanRefer() bool { return f != Debezium && f != Raw && f != Confluent }
 
 // ParseFormat is the inverse of String.
 func ParseFormat(name string) (Format, error) {
@@ -51,7 +54,7 @@ func ParseFormat(name string) (Format, error) {
 			return f, nil
 		}
 	}
-	return 0, fmt.Errorf("format is %.40q: use plain, cloudevents, cloudevents-structured, debezium or raw", name)
+	return 0, fmt.Errorf("format is %.40q: use plain, cloudevents, cloudevents-structured, debezium, raw or confluent", name)
 }
 
 // Route is the destination and the format of one message.
@@ -69,6 +72,10 @@ type Route struct {
 	// Source, Subject, Type and DataSchema are attributes of a CloudEvent;
 	// "" for the defaults in the package comment.
 	Source, Subject, Type, DataSchema string
+	// Schema names the payload's schema in a registry, and Frame is what the registry knows
+	// of it, by the sink of module schema/registry. Both are for the format [Confluent].
+	Schema Schema
+	Frame  *Frame
 	// Rule names the rule that made the route, for people; "" for none.
 	Rule string
 }

@@ -42,6 +42,9 @@ func (d *Door) Check(m *postrider.Message) error {
 	if d.Claim != nil && len(sample.Payload) > d.Claim.Above && r.Format.CanRefer() {
 		sample = claim.Without(sample, claim.Ref{Schema: d.Claim.Schema, ID: sample.ID, Bytes: len(sample.Payload)}.String())
 	}
+	if r.Format == envelope.Confluent {
+		r.Frame = &envelope.Frame{Inside: 5} // the relay asks the registry for the id
+	}
 	var w envelope.Wire
 	destination := d.Prefix + r.Topic
 	if err := d.Info.Codec.Encode(&w, &sample, &r, r.Carries(&sample, destination, true)); err != nil {

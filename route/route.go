@@ -28,6 +28,13 @@ type Rule struct {
 	// Source, Subject, Type and DataSchema are templates of attributes of a
 	// CloudEvent; "" for the defaults of package envelope.
 	Source, Subject, Type, DataSchema string
+	// Strategy, Framing, Record and SchemaVersion are for the format Confluent: how a
+	// registry's subject is named, where the schema's id travels, the template of the
+	// record's full name ("" for {type}), and the version of messages without one (0 for none).
+	Strategy      Strategy
+	Framing       envelope.Framing
+	Record        string
+	SchemaVersion int32
 	// Validate is the treatment of a message whose payload Validator refuses; default Off. A
 	// payload that is sealed, erased or left in the database passes: the relay cannot
 	// read it. With claims, give this router to relay.Options.Route too, which validates
@@ -89,6 +96,7 @@ type rule struct {
 	headers    []header
 	constant   map[string]string // all headers, if none has a placeholder
 	validate   func(m *postrider.Message) error
+	schema     *naming // of the format Confluent
 }
 
 type header struct {
@@ -141,6 +149,9 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 		key = "{key}"
 	}
 	if wrong = r.unfit(); wrong != "" {
+		return made, wrong
+	}
+	if made.schema, wrong = r.registered(); wrong != "" {
 		return made, wrong
 	}
 	if made.validate, wrong = r.validation(name); wrong != "" {
@@ -275,6 +286,17 @@ func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
 	}
 	if out.Topic == "" {
 		return out, r.lacks("topic", "topic")
+	}
+	if r.schema != nil {
+		var missing string
+		if out.Schema, missing = r.schema.of(m, out.Topic); missing == "schema_version" {
+			return out, &envelope.RouteError{
+				Code: envelope.CodeRoute, Rule: r.name, Field: missing,
+				Reason: "is 0, so the schema is unknown: set Message.SchemaVersion, or schema_version in the route",
+			}
+		} else if missing != "" {
+			return out, r.lacks(missing, "the schema's subject")
+		}
 	}
 	if r.constant == nil && len(r.headers) > 0 {
 		out.Headers = make(map[string]string, len(r.headers))

@@ -16,7 +16,8 @@ func sinkFormats(ctx context.Context, env *Env) error {
 	}
 	sink, err := env.Routed(ctx, func(m *postrider.Message) (envelope.Route, error) {
 		f, err := envelope.ParseFormat(m.Type)
-		return envelope.Route{Topic: m.Topic, Key: m.Key, Format: f}, err
+		frame := &envelope.Frame{Prefix: []byte{0, 0, 0, 1, 255}} // as a registry's sink adds it
+		return envelope.Route{Topic: m.Topic, Key: m.Key, Format: f, Frame: frame}, err
 	})
 	if err != nil {
 		return err

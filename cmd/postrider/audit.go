@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -83,7 +84,7 @@ func (a *app) printBooks(b ops.Books) error {
 	books := answer.BooksOf(b)
 	err := a.print(books, books.Text)
 	if err == nil && books.Difference != 0 {
-		err = exit.Withf(exit.Findings, "the books differ by %d messages", books.Difference)
+		err = exit.Withf(exit.Findings, "the books differ by %s", plural.Of(books.Difference, "message"))
 	}
 	return err
 }

@@ -142,6 +142,16 @@ func TestConsole(t *testing.T) {
 	}
 }
 
+// A page offers no act that its store lacks, and gives the reason.
+func TestConsoleOffersWhatSQLiteCan(t *testing.T) {
+	store := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", store)
+	mustCLI(t, `{"topic":"orders","key":"k","payload_text":"x"}`+"\n", "enqueue", "--store", store)
+	if page := openConsole(t, store).page("key?key=k"); !strings.Contains(page, "stop the relay instead") || strings.Contains(page, "do/pause") {
+		t.Errorf("the page of a key offers what SQLite lacks, or gives no reason:\n%s", page)
+	}
+}
+
 // An order that was begun in the console continues after the console was killed, and each of its
 // messages is sent once.
 func TestConsoleIsKilled(t *testing.T) {
@@ -171,7 +181,7 @@ func TestConsoleIsKilled(t *testing.T) {
 	b = openConsole(t, store)
 	until(t, "the order is done", b.p, func() bool { return strings.Contains(b.page("orders"), ">done<") })
 	for i := range n {
-		if got := mustCLI(t, "", "key", "show", fmt.Sprintf("key-%d", i), "--store", store); !strings.Contains(got, "free") {
+		if got := mustCLI(t, "", "key", "show", fmt.Sprintf("key-%d", i), "--store", store); !strings.Contains(got, "no unsent message") {
 			t.Errorf("key-%d: %s", i, got)
 		}
 	}

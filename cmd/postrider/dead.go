@@ -20,6 +20,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -222,6 +223,10 @@ func notParked(seq int64, err error) error {
 func (a *app) printResults(ctx context.Context, st *open.Outbox, use string, results []admin.Result) error {
 	err := a.print(results, func(w *tabwriter.Writer) {
 		for _, r := range results {
+			if r.Note != "" {
+				output.Row(w, r.Seq, use, r.Result, r.Note)
+				continue
+			}
 			output.Row(w, r.Seq, use, r.Result)
 		}
 		if use == "retry" && slices.ContainsFunc(results, func(r admin.Result) bool { return r.Result == ops.ResultDone }) && !relayLives(ctx, st) {
@@ -357,7 +362,7 @@ func (a *app) printLetters(results []letterResult, acted bool, ids []string) err
 			output.Row(w, "none")
 		case !acted:
 			output.Row(w)
-			output.Row(w, fmt.Sprintf("%d dead letters; nothing was done: --yes does it", len(results)))
+			output.Row(w, plural.Of(len(results), "dead letter")+"; nothing was done: --yes does it")
 		}
 	})
 	if err != nil {

@@ -131,9 +131,17 @@ func deadLetters(t *testing.T, store string) {
 	until(t, "two more dead letters", relay, func() bool { return len(deadOf(t, store)) == 2 })
 	relay.stop()
 	dead = deadOf(t, store)
+	behind := "1 message of key a behind dead letter " + dead[0].Seq + ": `postrider dead retry " + dead[0].Seq + " --reason WHY`"
+	if out := mustCLI(t, "", "status", "--lanes", "--store", store); !strings.Contains(out, behind) {
+		t.Errorf("status --lanes prints %q, want %q", out, behind)
+	}
+	if out := mustCLI(t, "", "status", "-o", "json", "--store", store); !strings.Contains(out, `"blocked":{"seq":"`+dead[0].Seq+`","key":"a","waiting":1,`) {
+		t.Errorf("status prints %q", out)
+	}
 	if out := mustCLI(t, "", "dead", "retry", dead[0].Seq, "--store", store); !strings.Contains(out, "no relay lives: it is sent when one runs") {
 		t.Errorf("dead retry without a relay prints %q", out)
 	}
+	retryUndead(t, store)
 	out := mustCLI(t, "", "dead", "discard", dead[1].Seq, "--reason", "nobody wants it", "-o", "json", "--store", store)
 	if !strings.Contains(out, `"seq":"`+dead[1].Seq+`"`) || !strings.Contains(out, `"result":"done"`) {
 		t.Errorf("dead discard prints %q", out)
@@ -148,4 +156,23 @@ func deadLetters(t *testing.T, store string) {
 	relay = launchRelay(t, store, broker)
 	until(t, "the rest has been sent", relay, func() bool { return s.count() == 6 && len(deadOf(t, store, "--all")) == 0 })
 	relay.stop()
+}
+
+// retryUndead retries what is not dead: a failed message is sent now as the attempt that it is,
+// and what waits behind it stays as it is.
+func retryUndead(t *testing.T, store string) {
+	t.Helper()
+	before := deadOf(t, store, "--all", "--key", "a")
+	if len(before) != 2 || before[0].State != "retry" || before[1].State != "waiting" {
+		t.Fatalf("parked %+v, want one to be sent again and one that waits", before)
+	}
+	out := mustCLI(t, "", "dead", "retry", before[0].Seq, before[1].Seq, "--store", store)
+	if !strings.Contains(out, "done       it was not dead: its next attempt is now") || !strings.Contains(out, "unchanged  it is not dead: it waits behind") {
+		t.Errorf("dead retry of what is not dead prints %q", out)
+	}
+	for i, after := range deadOf(t, store, "--all", "--key", "a") {
+		if after.Generation != before[i].Generation || after.State != before[i].State {
+			t.Errorf("after the retry %+v, before %+v", after, before[i])
+		}
+	}
 }

@@ -66,7 +66,7 @@ func (a *app) doctorCommand() *cobra.Command {
 func (a *app) examine(ctx context.Context, set *doctorFlags) error {
 	failOn := ops.Critical + 1
 	if set.failOn != "never" {
-		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == ops.OK {
+		if err := failOn.UnmarshalText([]byte(set.failOn)); err != nil || failOn == ops.OK || failOn == ops.Skipped {
 			return exit.Usagef("fail-on is %s: use warning, critical or never", redact.Word(set.failOn))
 		}
 	}

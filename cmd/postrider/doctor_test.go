@@ -15,6 +15,10 @@ import (
 func TestDoctor(t *testing.T) {
 	pg := testserver.SharedPostgres(t, "18")
 	good := outboxOn(t, pg)
+	if got := cli(t, nil, "", "doctor", "--only", "relays,lanes", "--store", good); got.code != exit.OK {
+		t.Errorf("no message waits, and a relay is missing: exit code %d\n%s", got.code, got.out)
+	}
+	mustCLI(t, `{"topic":"orders","key":"k","payload_text":"x"}`+"\n", "enqueue", "--store", good)
 	for _, tc := range []struct {
 		name string
 		code exit.Code
@@ -73,10 +77,11 @@ func TestDoctorSaysWhyACheckIsSkipped(t *testing.T) {
 		code exit.Code
 		want string
 	}{
-		{[]string{"--only", "consumer-dead", "--store", store}, exit.OK, "check skipped: no consumer keeps an inbox in this database"},
-		{[]string{"--only", "broker", "--store", store}, exit.OK, "check skipped: no broker is given: name one with --broker"},
-		{[]string{"--only", "lag,consumer-gaps", "--store", store}, exit.OK, "2 in order"},
-		{[]string{"--only", "lag", "--store", store, "--consumer", "all"}, exit.OK, "check skipped: this store lacks it, or --consumer leaves the outbox out"},
+		{[]string{"--only", "consumer-dead", "--store", store}, exit.OK, "no consumer keeps an inbox in this database"},
+		{[]string{"--only", "broker", "--store", store}, exit.OK, "SKIPPED  broker  no broker is given: name one with --broker"},
+		{[]string{"--only", "broker", "-o", "json", "--store", store}, exit.OK, `"severity":"skipped"`},
+		{[]string{"--only", "lag,consumer-gaps", "--store", store}, exit.OK, "1 in order, 1 skipped"},
+		{[]string{"--only", "lag", "--store", store, "--consumer", "all"}, exit.OK, "this store lacks it, or --consumer leaves the outbox out"},
 		{[]string{"--only", "lag", "--store", empty}, exit.Findings, "has no outbox"},
 		{[]string{"--only", "consumers", "--store", store}, exit.Usage, `unknown check "consumers": use schema, `},
 	} {

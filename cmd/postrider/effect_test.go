@@ -25,7 +25,7 @@ func everywhere() map[string]string {
 		errors = "class code error "
 	)
 	return map[string]string{
-		"":                "config store format broker pipe output actor log-level log-format relay schemas",
+		"":                "config store format broker pipe output actor log-level log-format relay schemas registry",
 		"audit":           "every full reason reopen",
 		"check":           "newest samples",
 		"console":         "listen proxy proxy-groups-header proxy-role proxy-secret-file proxy-user-header role tls-cert tls-key tokens",
@@ -63,6 +63,7 @@ func everywhere() map[string]string {
 		"replay":          match + act + "overtake",
 		"resume":          "endpoint key lane reason wait",
 		"schema check":    "against content mode protobuf rows sarif",
+		"schema register": "dry-run subject",
 		"schema diff":     "content protobuf",
 		"skip":            match + act + errors,
 		"status":          "consumer every fail-if-lag lanes watch",

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
 )
 
 func (a *app) eraseCommand() *cobra.Command {
@@ -81,7 +82,7 @@ func eraseText(w *tabwriter.Writer, done admin.Erased, dry bool) {
 func incomplete(done admin.Erased) error {
 	switch {
 	case len(done.Undecided) > 0:
-		return fmt.Errorf("%d dead letters wait for the relay to discard them: run it again", len(done.Undecided))
+		return fmt.Errorf("%s for the relay to discard: run it again", plural.Of(len(done.Undecided), "dead letter waits", "dead letters wait"))
 	case len(done.Pending) > 0:
 		return errors.New("more messages of the key came meanwhile: run it again")
 	}

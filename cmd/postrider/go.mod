@@ -19,6 +19,7 @@ require (
 	github.com/postrider/postrider/schema/avro v0.0.0
 	github.com/postrider/postrider/schema/jsonschema v0.0.0
 	github.com/postrider/postrider/schema/proto v0.0.0
+	github.com/postrider/postrider/schema/registry v0.0.0
 	github.com/postrider/postrider/store/mysqlstore v0.0.0
 	github.com/postrider/postrider/store/pgstore v0.0.0
 	github.com/postrider/postrider/store/sqlitestore v0.0.0
@@ -91,6 +92,7 @@ require (
 	github.com/twmb/franz-go v1.22.2 // indirect
 	github.com/twmb/franz-go/pkg/kadm v1.19.0 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
+	github.com/twmb/franz-go/pkg/sr v1.8.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.67.0 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.67.0 // indirect

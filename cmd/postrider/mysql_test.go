@@ -26,6 +26,9 @@ func TestMySQL(t *testing.T) {
 			if got := cli(t, nil, "", "status", "--store", url, "--output", "json"); got.code != 0 || !strings.Contains(got.out, `"pending":1,`) {
 				t.Errorf("status: exit code %d\n%s%s", got.code, got.out, got.err)
 			}
+			if got := cli(t, nil, "", "status", "--store", url, "--pipe", "nobody"); got.code != exit.Usage || !strings.Contains(got.err, `pipe "nobody" does not exist`) {
+				t.Errorf("status of an unknown pipe: exit code %d\n%s%s", got.code, got.out, got.err)
+			}
 			got := cli(t, nil, "", "prune", "--older-than", "1h", "--reason", "test", "--store", url)
 			if got.code != exit.Usage || !strings.HasPrefix(got.err, "postrider: retention: not supported by this store (mysql): ") {
 				t.Errorf("prune: exit code %d\n%s", got.code, got.err)

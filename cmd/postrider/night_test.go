@@ -209,13 +209,13 @@ func (n *night) refusedPayload() {
 	n.enqueue("refused-payload", n.good.topic, "captured", 4000, "")
 	do := n.told(fault{
 		name: "refused-payload", key: "captured", state: "DeadLetter", waits: "a person: dead retry or dead discard", since: true,
-		status: `"dead":1`, check: "parked", doctor: "1 messages are dead.*postrider dead retry", do: "^postrider dead retry [0-9]+ --reason WHY$",
+		status: `"dead":1`, check: "parked", doctor: "1 message is dead.*postrider dead retry", do: "^postrider dead retry [0-9]+ --reason WHY$",
 		metric: `postrider_parked_messages\{[^}]*state="dead"[^}]*\} 1`,
 	})
 	n.enqueue("captured-key", n.good.topic, "captured", 10, "")
 	n.told(fault{
 		name: "captured-key", key: "captured", state: "Pending", waits: "message [0-9]+ of its key, which is dead", since: true,
-		status: `"waiting":1`, check: "parked", doctor: "1 keys are blocked by dead letters, with 1 messages", do: "^postrider message show ", keyDo: "^postrider dead retry [0-9]+ --reason WHY$",
+		status: `"waiting":1`, check: "parked", doctor: "1 key is blocked by dead letters, with 1 message", do: "^postrider message show ", keyDo: "^postrider dead retry [0-9]+ --reason WHY$",
 		metric: `postrider_parked_messages\{[^}]*state="waiting"[^}]*\} 1`,
 	})
 	n.good.limit(-1)
@@ -299,7 +299,7 @@ func (n *night) consumers() {
 	id, _, _, _ := n.row("hanging-handler")
 	n.toldOf(c, "billing", unfinished{
 		id: id, state: "retry", waits: "its next attempt", table: "SELECT message_id FROM postrider.inbox_attempt WHERE consumer = 'billing' AND state = 'retry' AND last_error <> ''",
-		doctor: "billing tries 1 messages again.*postrider dead list --all --consumer billing", metric: `postrider_consumer_retrying_messages\{consumer="billing"\} 1`, status: `"retrying":1`,
+		doctor: "billing tries 1 message again.*postrider dead list --all --consumer billing", metric: `postrider_consumer_retrying_messages\{consumer="billing"\} 1`, status: `"retrying":1`,
 	})
 	close(release)
 
@@ -319,7 +319,7 @@ func (n *night) consumers() {
 	id, _, _, _ = n.row("gap")
 	n.toldOf(g, "shipping", unfinished{
 		id: id, state: "waiting", waits: "versions 1 to 2 of its key", table: "SELECT message_id FROM postrider.inbox_stash WHERE consumer = 'shipping'",
-		doctor: "shipping: 1 keys wait for missing versions.*postrider guard set", metric: `postrider_consumer_gaps\{consumer="shipping"\} 1`, status: `"gaps":1`,
+		doctor: "shipping: 1 key waits for missing versions.*postrider guard set", metric: `postrider_consumer_gaps\{consumer="shipping"\} 1`, status: `"gaps":1`,
 	})
 	n.repair("postrider guard set --consumer shipping --topic " + n.good.topic + " --key gap --version 2 --reason WHY")
 	until(n.T, "the stashed message has its effect", nil, func() bool { return n.known(id, "shipping").Claim == "applied" })

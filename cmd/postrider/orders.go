@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/choose"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -88,7 +89,7 @@ func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
 func (a *app) printPlan(f *choose.Order, plan ops.OrderPlan, reasoned bool) error {
 	answer := orderAnswer{Act: f.Order.Kind, DryRun: true, Planned: plan.Records, Lanes: plan.Lanes}
 	return a.print(answer, func(w *tabwriter.Writer) {
-		output.Row(w, fmt.Sprintf("%s would concern %d records in %d lanes; nothing was changed", f.Order.Kind, plan.Records, len(plan.Lanes)))
+		output.Row(w, fmt.Sprintf("%s would concern %s in %s; nothing was changed", f.Order.Kind, plural.Of(plan.Records, "record"), plural.Of(len(plan.Lanes), "lane")))
 		if !f.DryRun && plan.Records > 0 {
 			missing := ""
 			if !reasoned {
@@ -104,7 +105,7 @@ func (a *app) printState(ctx context.Context, st *open.Outbox, f *choose.Order, 
 	answer := orderAnswer{Order: strconv.FormatInt(s.ID, 10), Act: kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 	idle := kind != store.ActDiscard && kind != store.ActSkip && !relayLives(ctx, st)
 	err := a.print(answer, func(w *tabwriter.Writer) {
-		output.Row(w, fmt.Sprintf("order %d: %s, %d of %d records", s.ID, kind, s.Moved, s.Planned))
+		output.Row(w, fmt.Sprintf("order %d: %s, %d of %s", s.ID, kind, s.Moved, plural.Of(s.Planned, "record")))
 		if idle {
 			output.Row(w, "no relay lives: they are sent when one runs (`postrider relay`)")
 		}
@@ -169,7 +170,7 @@ func (a *app) orderCommand() *cobra.Command {
 				}
 				answer := orderAnswer{Order: args[0], Act: s.Kind, Planned: s.Planned, Moved: s.Moved, Done: s.Done}
 				return a.print(answer, func(w *tabwriter.Writer) {
-					output.Row(w, fmt.Sprintf("order %d: %s, %d of %d records, done %v, %d lanes open", id, s.Kind, s.Moved, s.Planned, s.Done, len(s.Open)))
+					output.Row(w, fmt.Sprintf("order %d: %s, %d of %s, done %v, %s open", id, s.Kind, s.Moved, plural.Of(s.Planned, "record"), s.Done, plural.Of(len(s.Open), "lane")))
 				})
 			})
 		},

@@ -84,6 +84,27 @@ func TestPipeCommands(t *testing.T) {
 	fails(1, "no such pipe", "pipe", "pause", "audit")
 }
 
+// A misspelt pipe is an error on SQLite too, and --make-pipe makes one that is meant.
+func TestPipeThatDoesNotExist(t *testing.T) {
+	server := testserver.StartNATS(t)
+	s := newStream(t, server.URL, -1)
+	store := "sqlite:" + t.TempDir() + "/shop.db"
+	mustCLI(t, "", "migrate", "--store", store)
+	for _, line := range []string{"status", "key show k", "relay --listen= --broker " + server.URL, "status --lanes"} {
+		got := cli(t, nil, "", append(strings.Fields(line), "--pipe", "audit", "--store", store)...)
+		if got.code != exit.Usage || !strings.Contains(got.err, `pipe "audit" does not exist`) {
+			t.Errorf("%s: exit code %d, %s", line, got.code, got.err)
+		}
+	}
+	if got := cli(t, nil, "", "doctor", "--pipe", "audit", "--store", store); got.code != exit.Findings || !strings.Contains(got.out, `pipe "audit" does not exist`) {
+		t.Errorf("doctor: exit code %d, %s%s", got.code, got.out, got.err)
+	}
+	relay := launchRelay(t, store, server.URL, "--pipe", "audit", "--make-pipe")
+	until(t, "the pipe is there", relay, func() bool { return cli(t, nil, "", "status", "--pipe", "audit", "--store", store).code == exit.OK })
+	mustCLI(t, s.message("a", 10), "enqueue", "--store", store)
+	until(t, "the pipe carries", relay, func() bool { return s.count() == 1 })
+}
+
 func TestPipeOfAStoreWithoutPipes(t *testing.T) {
 	got := cli(t, nil, "", "pipe", "list", "--store", "memory:")
 	if got.code != exit.Usage || !strings.Contains(got.err, "PostgreSQL has") {

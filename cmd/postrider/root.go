@@ -10,9 +10,11 @@ import (
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/cmd/postrider/internal/schemas"
 	"github.com/postrider/postrider/cmd/postrider/internal/starter"
+	"github.com/postrider/postrider/schema/registry"
 	"github.com/postrider/postrider/store"
 )
 
@@ -73,7 +75,8 @@ func (a *app) addCommands(root *cobra.Command) {
 	add("act", "Act:", a.deadCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(), a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
 		a.guardCommand(), a.pruneCommand(), a.eraseCommand())
 	first := starter.Command(starter.Program{Own: (&settings{}).ownFlags, Check: a.checkFirst, Print: a.print, Out: a.out})
-	files := &schemas.App{Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady}
+	files := &schemas.App{Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
+		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) }}
 	add("setup", "Set up:", first, a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command())
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -39,6 +40,7 @@ func TestOutputDoesNotDependOnThePassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard(t, pg, "app")
+	my := fmt.Sprintf("mysql://nobody:PASS@127.0.0.1:%d/app", testserver.SharedMySQL(t, testserver.MariaDB10).Port)
 	down := "postgres://app:PASS@127.0.0.1:1/app?connect_timeout=2"
 	for name, command := range map[string]func(in func(string) string) result{
 		"unreachable": func(in func(string) string) result { return cli(t, nil, "", "status", "--store", in(down)) },
@@ -73,7 +75,16 @@ func TestOutputDoesNotDependOnThePassword(t *testing.T) {
 			return cli(t, nil, "", "status", "--store", in("host=h user=app password=PASS"))
 		},
 		"unknown scheme": func(in func(string) string) result {
-			return cli(t, nil, "", "status", "--store", in("mysql://app:PASS@h/app"))
+			return cli(t, nil, "", "status", "--store", in("oracle://app:PASS@h/app"))
+		},
+		"MySQL": func(in func(string) string) result {
+			return cli(t, nil, "", "status", "--store", in("mysql://app:PASS@127.0.0.1:1/app"))
+		},
+		"MySQL, wrong password": func(in func(string) string) result {
+			return cli(t, nil, "", "status", "--store", in(my))
+		},
+		"MySQL, wrong parameter": func(in func(string) string) result {
+			return cli(t, nil, "", "status", "--store", in("mysql://app:PASS@127.0.0.1:1/app?tls=maybe"))
 		},
 		"file": func(in func(string) string) result {
 			return cli(t, nil, "", yml(in("store: "+down+"\nwindow: x\n"))...)
@@ -93,6 +104,15 @@ func TestOutputDoesNotDependOnThePassword(t *testing.T) {
 		},
 		"webhook": func(in func(string) string) result {
 			return cli(t, nil, "", "relay", "--store", "memory:", "--broker", in("https://app:PASS@h/PASS?t=PASS#x=PASS"))
+		},
+		"SQS": func(in func(string) string) result {
+			return cli(t, nil, "", "relay", "--store", "memory:", "--broker", in("sqs://app:PASS@eu-central-1?x=1"))
+		},
+		"SNS": func(in func(string) string) result {
+			return cli(t, nil, "", "relay", "--store", "memory:", "--broker", in("sns://app:PASS@eu-central-1?account=123456789012&x=1"))
+		},
+		"Pub/Sub": func(in func(string) string) result {
+			return cli(t, nil, "", "relay", "--store", "memory:", "--broker", in("pubsub://app:PASS@project-one?x=1"))
 		},
 		"demo": func(in func(string) string) result {
 			return cli(t, nil, "", "demo", "--broker", in("nats://app:PASS@127.0.0.1:1"))

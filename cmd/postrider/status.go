@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/store"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -118,9 +119,15 @@ func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Dura
 	if err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
-	err = a.print(answer.StatusOf(status, a.entry), func(w *tabwriter.Writer) {
+	var blocks map[store.Lane]admin.Block
+	if lanes || a.set.output == "json" {
+		if blocks, err = admin.Blocks(ctx, st.Admin, &status); err != nil {
+			return fmt.Errorf("status: %w", err)
+		}
+	}
+	err = a.print(answer.StatusOf(status, blocks, a.entry), func(w *tabwriter.Writer) {
 		a.heading(w)
-		answer.StatusText(w, status, lanes)
+		answer.StatusText(w, status, blocks, lanes)
 	})
 	if err != nil {
 		return err

@@ -212,7 +212,7 @@ func TestStatusOfConsumers(t *testing.T) {
 			}
 			openWard(t, url)
 			text := status(0, "--consumer", patientConsumer).out
-			for _, want := range []string{"billing eu", "2400h", "retrying        1, overdue 1", "behind a dead letter 1", "orders kc: versions 1 to 4 are missing, 1 messages behind them for 2m"} {
+			for _, want := range []string{"billing eu", "2400h", "retrying        1, overdue 1", "behind a dead letter 1", "orders kc: versions 1 to 4 are missing, 1 message behind them for 2m"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("stdout lacks %q:\n%s", want, text)
 				}

@@ -22,6 +22,9 @@ func TestStatusTellsWhatLanesWaitFor(t *testing.T) {
 	if out := mustCLI(t, "", "status", "--lanes", "--store", url); !strings.Contains(out, "a relay: none holds the lane") {
 		t.Errorf("without a relay:\n%s", out)
 	}
+	if out := mustCLI(t, "", "key", "show", "never", "--store", url); !strings.Contains(out, "unknown") || !strings.Contains(out, "no unsent message of this key") || strings.Contains(out, "postrider relay") {
+		t.Errorf("of a key that no message has:\n%s", out)
+	}
 	s, err := sqlitestore.Open(path, nil)
 	if err != nil {
 		t.Fatal(err)

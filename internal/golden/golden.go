@@ -47,7 +47,11 @@ func Largest() postrider.Message {
 
 // Route is the golden files' route of a message to another topic.
 func Route(m *postrider.Message, topic string, f envelope.Format) envelope.Route {
-	return envelope.Route{Topic: topic, Key: m.Key, Format: f, Headers: map[string]string{"kind": m.Type}}
+	r := envelope.Route{Topic: topic, Key: m.Key, Format: f, Headers: map[string]string{"kind": m.Type}}
+	if f == envelope.Confluent { // as module schema/registry adds it
+		r.Frame = &envelope.Frame{Prefix: []byte{0, 0, 0, 1, 255}}
+	}
+	return r
 }
 
 // Router is Route for a sink.

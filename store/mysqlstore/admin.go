@@ -112,6 +112,9 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	if err == nil {
 		err = tx.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch) FROM postrider_info`).Scan(&st.Identity)
 	}
+	if err == nil {
+		err = s.knows(ctx, tx, "check --pipe; `SELECT DISTINCT pipe FROM postrider_progress` lists those that do")
+	}
 	for _, part := range []func(context.Context, querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.alarms} {
 		if err == nil {
 			err = part(ctx, tx, at, &st)

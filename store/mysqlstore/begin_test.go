@@ -2,9 +2,11 @@ package mysqlstore
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
@@ -49,7 +51,7 @@ func TestANewPipeReadsFewRows(t *testing.T) {
 		write(db)
 		begin := func(db *sql.DB, pipe string) {
 			t.Helper()
-			s := New(db, &Options{Pipe: pipe})
+			s := New(db, &Options{Pipe: pipe, MakePipe: true})
 			if _, err := s.Lease(t.Context(), store.LeaseRequest{BootID: pipe, Observe: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +82,7 @@ func TestANewPipeReadsFewRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pipe := range []string{"slow", "quick"} {
-			s := New(db, &Options{Pipe: pipe})
+			s := New(db, &Options{Pipe: pipe, MakePipe: true})
 			g := lease(t, s, pipe)
 			var got []int64
 			for range 3 {
@@ -116,7 +118,10 @@ func TestAnOutboxCanHaveAllLanes(t *testing.T) {
 		if g := lease(t, s, "a"); g.Total != 4096 || len(g.Lanes) != 4096 {
 			t.Errorf("%d lanes, %d were leased", g.Total, len(g.Lanes))
 		}
-		s = New(db, &Options{Pipe: "second"})
+		if _, err := New(db, &Options{Pipe: "second"}).Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute}); !errors.Is(err, store.ErrNoPipe) {
+			t.Errorf("a pipe that does not exist was leased: %v", err)
+		}
+		s = New(db, &Options{Pipe: "second", MakePipe: true})
 		if g := lease(t, s, "a"); g.Total != 4096 || len(g.Lanes) != 4096 {
 			t.Errorf("a second pipe: %d lanes, %d were leased", g.Total, len(g.Lanes))
 		}

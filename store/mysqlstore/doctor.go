@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -83,7 +84,11 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 	var found []ops.Finding
 	for _, c := range checks() {
 		wanted := len(p.req.Only) == 0 || slices.Contains(p.req.Only, c.name) || c.name == "schema" && !p.fits // why others are skipped
-		if !wanted || c.tables && !p.fits {
+		if !wanted {
+			continue
+		}
+		if c.tables && !p.fits {
+			found = append(found, ops.Finding{Check: c.name, Severity: ops.Skipped, What: "the schema is not the one of this program: see the check \"schema\""})
 			continue
 		}
 		each := []*patient{p}
@@ -129,9 +134,14 @@ func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 	if ctx.Err() != nil {
 		return found, ctx.Err()
 	}
+	var refusal *store.UnusableError
 	switch code(err) {
 	case 0:
-		if err != nil {
+		if errors.Is(err, store.ErrNoPipe) && errors.As(err, &refusal) {
+			found = append(found, ops.Finding{
+				Severity: ops.Critical, What: refusal.What, Why: "what concerns the pipe cannot be examined", Fix: refusal.Fix,
+			})
+		} else if err != nil {
 			found = append(found, ops.Finding{
 				Severity: ops.Warning, What: fmt.Sprintf("no answer: %v", err), Why: "this check was skipped", Fix: "see the other findings, then examine again",
 			})
@@ -225,13 +235,16 @@ func (p *patient) examineRelays(ctx context.Context) ([]ops.Finding, error) {
 	}
 	alive := living(st)
 	data := map[string]any{"alive": alive, "pending": st.Pending}
+	if alive == 0 && st.Pending == 0 {
+		return fine("no relay lives, and no message waits for one", data), nil
+	}
 	if alive == 0 {
 		return []ops.Finding{{
 			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.opts.Pipe), Data: data,
 			Why: "messages are safe in the outbox, and wait", Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
 		}}, nil
 	}
-	return fine(fmt.Sprintf("%d relays live", alive), data), nil
+	return fine(plural.Of(alive, "relay lives", "relays live"), data), nil
 }
 
 func living(st *ops.Status) (n int) {
@@ -319,7 +332,7 @@ func (p *patient) examineLag(ctx context.Context) ([]ops.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("%d messages are pending, the oldest for %s", st.Pending, st.Lag.Round(time.Second))
+	what := fmt.Sprintf("%s, the oldest for %s", plural.Of(st.Pending, "message is pending", "messages are pending"), st.Lag.Round(time.Second))
 	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
 	severity := worse(st.Lag, p.req.Limits.Lag)
 	if severity == ops.OK {
@@ -347,10 +360,10 @@ func (p *patient) examineParked(ctx context.Context) ([]ops.Finding, error) {
 		}
 		f := ops.Finding{Severity: ops.Warning, Data: map[string]any{"state": state, "class": class, "code": reason, "count": n, "first": first}}
 		if reason = strings.TrimSpace(class + " " + reason); state == "retry" {
-			f.What = fmt.Sprintf("%d messages fail and are tried again (%s)", n, reason)
+			f.What = fmt.Sprintf("%s (%s)", plural.Of(n, "message fails and is tried again", "messages fail and are tried again"), reason)
 			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", first)
 		} else {
-			f.What, f.Why = fmt.Sprintf("%d messages are dead (%s), the first is %d", n, reason, first), "they are not delivered, and keys may be blocked by them"
+			f.What, f.Why = fmt.Sprintf("%s (%s), the first is %d", plural.Of(n, "message is dead", "messages are dead"), reason, first), "they are not delivered, and keys may be blocked by them"
 			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", first)
 		}
 		found = append(found, f)
@@ -372,9 +385,9 @@ func (p *patient) examineRequests(ctx context.Context) ([]ops.Finding, error) {
 	}
 	if waited := time.Duration(age) * time.Microsecond; waited >= idleAct {
 		return []ops.Finding{{
-			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", n, waited.Round(time.Second)), Data: map[string]any{"open": n},
+			Severity: ops.Warning, What: fmt.Sprintf("%s to be executed, one for %s", plural.Of(n, "act waits", "acts wait"), waited.Round(time.Second)), Data: map[string]any{"open": n},
 			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",
 		}}, nil
 	}
-	return fine(fmt.Sprintf("%d acts wait to be executed", n), map[string]any{"open": n}), nil
+	return fine(plural.Of(n, "act waits", "acts wait")+" to be executed", map[string]any{"open": n}), nil
 }

@@ -80,13 +80,15 @@ func TestDoctor(t *testing.T) {
 			provoke, mend func()
 		}{
 			{"schema", "at version 1", func() { exec(`DELETE FROM postrider_migration WHERE version > 1`) }, func() { migrate(ops.MigrateRequest{}) }},
-			{"relays", "no heartbeat", func() {}, func() { lease(t, s, "a") }},
-			{"lanes", "4 of 4 lanes", func() { exec(`UPDATE postrider_progress SET owner = ''`) }, func() { lease(t, s, "a") }},
-			{"lag", "1 messages are pending", func() { exec(`INSERT INTO postrider_outbox (topic, created_at) VALUES ('t', 0)`) }, func() { exec(`DELETE FROM postrider_outbox`) }},
-			{"parked", "1 messages are dead (rejected TOO_LARGE)", func() { exec(deadLetter) }, nil},
-			{"parked", "are tried again", func() { exec(`UPDATE postrider_parked SET state = 'retry'`) }, func() { exec(`DELETE FROM postrider_parked`) }},
+			{"relays", "no heartbeat", func() { exec(`INSERT INTO postrider_outbox (topic) VALUES ('t')`) }, func() {
+				exec(`DELETE FROM postrider_outbox`) // then no message waits for a relay
+			}},
+			{"lanes", "4 of 4 lanes", func() { lease(t, s, "a"); exec(`UPDATE postrider_progress SET owner = ''`) }, func() { lease(t, s, "a") }},
+			{"lag", "1 message is pending", func() { exec(`INSERT INTO postrider_outbox (topic, created_at) VALUES ('t', 0)`) }, func() { exec(`DELETE FROM postrider_outbox`) }},
+			{"parked", "1 message is dead (rejected TOO_LARGE)", func() { exec(deadLetter) }, nil},
+			{"parked", "is tried again", func() { exec(`UPDATE postrider_parked SET state = 'retry'`) }, func() { exec(`DELETE FROM postrider_parked`) }},
 			{
-				"requests", "1 acts wait", func() {
+				"requests", "1 act waits", func() {
 					exec(`INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'retry', 'ann', 'test', 0)`)
 				},
 				func() { exec(`UPDATE postrider_request SET done_at = 1`) },

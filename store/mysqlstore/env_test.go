@@ -65,8 +65,9 @@ const testLanes = 4
 
 type env struct{ db *sql.DB }
 
-func (e *env) Store() store.Store  { return New(e.db, nil) }
-func (e *env) Office() *ops.Office { return New(e.db, nil).Office() }
+func (e *env) open() *Store        { return New(e.db, &Options{MakePipe: true}) }
+func (e *env) Store() store.Store  { return e.open() }
+func (e *env) Office() *ops.Office { return e.open().Office() }
 
 func (e *env) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.db.BeginTx(ctx, nil)

@@ -103,19 +103,17 @@ func (s *Store) identify(ctx context.Context, q querier, at int64, g *store.Gran
 // visible, with the holes below it.
 func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest, at int64, lanes int) error {
 	pipe := s.opts.Pipe
-	var exists bool
-	if err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, pipe).Scan(&exists); err != nil {
-		return err
+	err := s.knows(ctx, q, "check --pipe, or make it with `postrider relay --make-pipe --pipe "+pipe+"`")
+	if errors.Is(err, store.ErrNoPipe) && s.opts.MakePipe {
+		err = s.begin(ctx, q, lanes)
 	}
-	if !exists {
-		if err := s.begin(ctx, q, lanes); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if req.Leave {
 		return nil
 	}
-	_, err := q.ExecContext(ctx, `INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, `+now+` + ?)
+	_, err = q.ExecContext(ctx, `INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, `+now+` + ?)
 		ON DUPLICATE KEY UPDATE instance = VALUES(instance), ttl = VALUES(ttl), alive_until = VALUES(alive_until)`,
 		pipe, req.BootID, req.Instance, req.TTL.Microseconds(), req.TTL.Microseconds())
 	if err != nil {
@@ -136,6 +134,17 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 		return err
 	}
 	_, err = q.ExecContext(ctx, `DELETE FROM postrider_request WHERE id IN (`+numbers(old)+`)`)
+	return err
+}
+
+// knows fails with an error that matches store.ErrNoPipe where the pipe does not exist; fix
+// is its remedy.
+func (s *Store) knows(ctx context.Context, q querier, fix string) error {
+	var known bool
+	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, s.opts.Pipe).Scan(&known)
+	if err == nil && !known {
+		err = &store.UnusableError{What: fmt.Sprintf("pipe %q does not exist", s.opts.Pipe), Fix: fix, Err: store.ErrNoPipe}
+	}
 	return err
 }
 

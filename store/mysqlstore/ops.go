@@ -23,7 +23,7 @@ func (s *Store) Office() *ops.Office {
 			ops.CanHold:      "stop the relay instead; PostgreSQL has them",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "delete settled rows in the order of seq, 1,000 at a time; PostgreSQL has them",
-			ops.CanPipe:      "a pipe begins with the first lease of its relay and stays; PostgreSQL has them",
+			ops.CanPipe:      "`postrider relay --make-pipe` makes one, which stays; PostgreSQL has them",
 			ops.CanRetain:    "settled rows stay until you delete those that the view postrider_messages shows as Sent; PostgreSQL has them",
 			ops.CanRole:      "GRANT SELECT, INSERT, UPDATE, DELETE on the tables, and PROCESS, to the relay's user; PostgreSQL has them",
 			ops.CanStop:      "set `stopped: true` in the endpoint's entry, or restart the relay to try again; PostgreSQL has them",

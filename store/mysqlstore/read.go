@@ -20,11 +20,17 @@ const messageColumns = "id, topic, `key`, type, payload, content_type, headers, 
 // unbounded is how many records a read without a limit takes from one lane.
 const unbounded = 10_000
 
-// Read implements store.Store.
+// Read implements store.Store. After a read that timed out the next ones request less.
 func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
 	if len(reads) == 0 {
 		return nil, nil
 	}
+	batches, err := s.read(ctx, s.portion.of(reads))
+	s.portion.learn(ctx, err)
+	return batches, err
+}
+
+func (s *Store) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
 	lanes, err := s.scan(ctx, reads)
 	if err != nil {
 		return nil, s.wrap("read", err)

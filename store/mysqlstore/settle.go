@@ -273,8 +273,9 @@ func (s *Store) execute(call int64, lane store.Lane, id int64) []statement {
 		{"INSERT INTO postrider_journal (at, actor, act, pipe, lane, seq, `key`, reason, result, records, request)" +
 			" SELECT " + now + ", COALESCE(NULLIF(TRIM(r.actor), ''), '" + nobody + "'), r.kind, r.pipe, r.lane, r.seq, COALESCE(k.`key`, ''), r.reason, r.result, k.seq IS NOT NULL, r.id" +
 			" FROM postrider_request r" + mine + " LEFT" + record + open, args},
-		// What waits behind a head, or for its time, stays what it is.
-		{"UPDATE postrider_request r" + mine + record + " SET k.attempts = 0, k.generation = k.generation + 1, k.due_at = " + now +
+		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
+		// a message that a person sends again.
+		{"UPDATE postrider_request r" + mine + record + " SET k.attempts = 0, k.generation = k.generation + (k.state = 'dead'), k.due_at = " + now +
 			", k.captures = CASE WHEN k.state IN ('dead', 'retry') THEN k.`key` <> '' ELSE k.captures END," +
 			" k.state = CASE k.state WHEN 'dead' THEN 'retry' ELSE k.state END" + open + " AND r.kind = 'retry'", args},
 		{`DELETE k FROM postrider_request r` + mine + record + open + ` AND r.kind = 'discard'`, args},

@@ -24,7 +24,7 @@ import (
 )
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
-// other names start from the moment of their first lease.
+// other names start from the first lease of a store with Options.MakePipe.
 const DefaultPipe = store.DefaultPipe
 
 // DefaultLanes is the number of lanes of an outbox made without saying how many.
@@ -40,6 +40,7 @@ const (
 // Options are the settings of a Store. The zero value of every field is its default.
 type Options struct {
 	Pipe       string // the reader's name; default "main"
+	MakePipe   bool   // Lease makes a pipe that is missing, from now; default: it is an error
 	CountLimit int    // records that Status counts per lane before it says "at least"; default 100,000
 }
 
@@ -53,6 +54,7 @@ type Store struct {
 	mu       sync.Mutex
 	identity string // of the last Lease, "" before
 	eye      eye
+	portion  portion
 }
 
 // eye is what the store remembers of the log, under its own lock, which is held while
@@ -186,6 +188,10 @@ const (
 	errLockWait      = 1205
 	errDeadlock      = 1213
 	errChanged       = 1020
+
+	errInterrupted      = 1317
+	errStatementTimeout = 1969 // MariaDB
+	errQueryTimeout     = 3024 // MySQL
 )
 
 // code is the number of a server's error, 0 for another error.

@@ -10,7 +10,7 @@ import (
 // its own: not every store has something to look at.
 type Doctor interface {
 	// Examine makes every check and returns at least one finding of each, OK where
-	// nothing is wrong, in the order of the checks. It changes nothing, works when
+	// nothing is wrong and Skipped where it makes no sense as things are, in the order of the checks. It changes nothing, works when
 	// no relay lives, and with fewer privileges than a relay: what it may not look
 	// at is a Warning that says how it may. A check that gives no answer in time is
 	// one too. It returns an error, and the findings so far, only when the database
@@ -82,6 +82,9 @@ const (
 	OK Severity = iota
 	Warning
 	Critical
+	// Skipped: the check was not made, and What is the reason. It is neither good nor bad,
+	// and is never the worst of a diagnosis.
+	Skipped
 )
 
 func (s Severity) String() string {
@@ -92,6 +95,8 @@ func (s Severity) String() string {
 		return "warning"
 	case Critical:
 		return "critical"
+	case Skipped:
+		return "skipped"
 	}
 	return "invalid"
 }
@@ -101,7 +106,7 @@ func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil
 
 // UnmarshalText reads the word.
 func (s *Severity) UnmarshalText(text []byte) error {
-	for known := OK; known <= Critical; known++ {
+	for known := OK; known <= Skipped; known++ {
 		if string(text) == known.String() {
 			*s = known
 			return nil

@@ -170,6 +170,13 @@ func (k *KeyLife) WaitsFor() (what string, since time.Time) {
 	return m.WaitsFor()
 }
 
+// Unknown reports whether the pipe knows no message of the key, and nobody has paused the key.
+// A key whose messages were all sent looks like one that never was.
+func (k *KeyLife) Unknown() bool {
+	_, paused := holdOf(k.Holds, k.Key)
+	return k.Key != "" && k.First == nil && k.Head == nil && len(k.Parked) == 0 && !paused
+}
+
 // KeptAttempts is how many attempts of a parked record are kept.
 const KeptAttempts = 8
 

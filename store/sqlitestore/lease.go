@@ -28,6 +28,11 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		if err := s.box.Info(ctx, q, &g); err != nil {
 			return err
 		}
+		if !s.opts.MakePipe {
+			if err := s.box.Knows(ctx, q, "check --pipe, or make it with `postrider relay --make-pipe --pipe "+s.box.Pipe+"`"); err != nil {
+				return err
+			}
+		}
 		if err := s.heartbeat(ctx, q, req, g.Total); err != nil {
 			return err
 		}

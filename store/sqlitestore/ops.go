@@ -22,7 +22,7 @@ func (s *Store) Office() *ops.Office {
 			ops.CanJournal:   "SQLite has no users; PostgreSQL has them",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",
-			ops.CanPipe:      "a pipe begins with the first lease of its relay; to end it, stop its relays and delete its rows of postrider_progress; PostgreSQL has them",
+			ops.CanPipe:      "`postrider relay --make-pipe` makes one; to end it, stop its relays and delete its rows of postrider_progress; PostgreSQL has them",
 			ops.CanRecord:    "let the program that reads payloads log it; PostgreSQL has it",
 			ops.CanRole:      "the rights to the file are all there is; PostgreSQL has them",
 			ops.CanStop:      "set `stopped: true` in the endpoint's entry, or restart the relay to try again; PostgreSQL has them",

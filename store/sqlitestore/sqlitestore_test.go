@@ -49,7 +49,7 @@ type env struct {
 }
 
 func (e *env) open() *Store {
-	s := New(e.db, nil)
+	s := New(e.db, &Options{MakePipe: true})
 	s.box.Now = func() time.Time { return time.Now().Add(time.Duration(e.moved.Load())) }
 	return s
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
-// other names start from the moment of their first lease.
+// other names start from the first lease of a store with Options.MakePipe.
 const DefaultPipe = store.DefaultPipe
 
 // DefaultLanes is the number of lanes of an outbox made without saying how many.
@@ -38,6 +38,7 @@ const (
 // Options are the settings of a Store. The zero value of every field is its default.
 type Options struct {
 	Pipe       string // the reader's name; default "main"
+	MakePipe   bool   // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
 	CountLimit int    // records that Status counts per lane, of each kind, before it says "at least"; default 2,000
 }
 

@@ -107,6 +107,29 @@ func (in *installer) jars(ctx context.Context, name string) error {
 	})
 }
 
+// apicurio unpacks a server that Maven's repository has as one archive.
+func apicurio(ctx context.Context, in *installer) error {
+	if err := in.need(ctx, "mvn", "maven"); err != nil {
+		return err
+	}
+	name := "apicurio-" + testserver.ApicurioVersion
+	return in.fresh(name, func(dir string) error {
+		err := in.run(ctx, dir, nil, "mvn", "-B", "-q", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy",
+			"-Dartifact=io.apicurio:apicurio-registry-app:"+testserver.ApicurioVersion+":tar.gz:all", "-DoutputDirectory=.")
+		if err != nil {
+			return err
+		}
+		sums, err := files.ReadFile(path.Join("files", name, "SHA256SUMS"))
+		if err != nil {
+			return err
+		}
+		if err := verify(dir, sums); err != nil {
+			return err
+		}
+		return in.run(ctx, dir, nil, "sh", "-ec", "tar xzf *.tar.gz && rm *.tar.gz")
+	})
+}
+
 // moto installs the Python modules of a checked-in requirements.txt, which pip compares
 // with its sums. They stand in a directory that can be moved, as an environment cannot.
 func moto(ctx context.Context, in *installer) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -71,7 +72,7 @@ func (b *Books) Text(w *tabwriter.Writer) {
 	}
 	for _, g := range b.Missing {
 		output.Row(w)
-		output.Row(w, fmt.Sprintf("lane %d: %d rows are gone that retention did not remove", g.Lane, g.Rows))
+		output.Row(w, fmt.Sprintf("lane %d: %s that retention did not remove", g.Lane, plural.Of(g.Rows, "row is gone", "rows are gone")))
 		output.Row(w, "  numbers without a row: "+numbers(g.Unused))
 	}
 }

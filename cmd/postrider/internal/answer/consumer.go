@@ -8,6 +8,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/plural"
 )
 
 // Consumer is what `status --consumer NAME --output json` prints of each.
@@ -105,8 +106,8 @@ func consumerText(w *tabwriter.Writer, s *admin.ConsumerStatus) {
 			output.Row(w, "waits", fmt.Sprintf("and %d more keys: see --output json", s.Gaps-int64(n)))
 			break
 		}
-		output.Row(w, "waits", fmt.Sprintf("%s %s: versions %d to %d are missing, %d messages behind them for %s",
-			g.Topic, g.Key, g.Mark+1, g.Needs, g.Stashed, output.Short(g.Age)))
+		output.Row(w, "waits", fmt.Sprintf("%s %s: versions %d to %d are missing, %s behind them for %s",
+			g.Topic, g.Key, g.Mark+1, g.Needs, plural.Of(g.Stashed, "message"), output.Short(g.Age)))
 	}
 }
 

@@ -230,7 +230,7 @@ func historyText(w *tabwriter.Writer, history []ops.Attempt) {
 type Key struct {
 	Key       string           `json:"key"`
 	Pipe      string           `json:"pipe"`
-	State     string           `json:"state"` // free, pending, waiting, paused, retrying, blocked
+	State     string           `json:"state"` // free, pending, waiting, paused, retrying, blocked; unknown: no message of the key is known
 	Lane      int              `json:"lane"`
 	Owner     string           `json:"owner,omitempty"`
 	LeaseLeft string           `json:"lease_left,omitempty"`
@@ -293,6 +293,10 @@ func KeyOf(k *ops.KeyLife, now time.Time) Key {
 	if k.Owner == "" && k.LaneWaits != ops.WaitsPipe && answer.State != "paused" && answer.State != "blocked" {
 		answer.Do = "postrider relay"
 	}
+	if k.Unknown() {
+		answer.State, answer.Do = "unknown", ""
+		answer.WaitsFor, answer.WaitsSince = "", time.Time{}
+	}
 	return answer
 }
 
@@ -302,6 +306,11 @@ func (k *Key) Text(w *tabwriter.Writer) {
 	output.Row(w, "state", k.State)
 	output.Row(w, "pipe", k.Pipe)
 	output.Row(w, "lane", k.Lane)
+	if k.State == "unknown" {
+		output.Row(w)
+		output.Row(w, "the outbox has no unsent message of this key; sent messages are found by their id")
+		return
+	}
 	owner := "no relay holds the lane"
 	if k.Owner != "" {
 		owner = k.Owner + ", lease " + k.LeaseLeft

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -54,7 +55,7 @@ func (p Partitions) Text(w *tabwriter.Writer) {
 }
 
 func tendedText(w *tabwriter.Writer, done *ops.Tended) {
-	output.Row(w, fmt.Sprintf("made %d, dropped %d with %d rows", done.Made, done.Dropped, done.Rows))
+	output.Row(w, fmt.Sprintf("made %d, dropped %d with %s", done.Made, done.Dropped, plural.Of(done.Rows, "row")))
 	if done.Rolled {
 		output.Row(w, "writers moved on to the next partition")
 	}

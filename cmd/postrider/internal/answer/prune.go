@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 )
 
@@ -45,11 +46,11 @@ func SweptText(w *tabwriter.Writer, s admin.Swept, dry bool) {
 		what, about = "due", "about "
 	}
 	if s.Runner != "" {
-		output.Row(w, what, fmt.Sprintf("%d rows before another process took over", s.Rows))
+		output.Row(w, what, plural.Of(s.Rows, "row")+" before another process took over")
 		return
 	}
 	if len(s.Tended.List) > 0 && s.Bytes == 0 { // tables go, nobody counts their payloads
-		output.Row(w, what, fmt.Sprintf("%d rows with %d partitions", s.Rows, s.Tended.Dropped))
+		output.Row(w, what, fmt.Sprintf("%s with %s", plural.Of(s.Rows, "row"), plural.Of(s.Tended.Dropped, "partition")))
 	} else {
 		rows := ""
 		if s.Estimated {

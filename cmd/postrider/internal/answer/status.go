@@ -3,10 +3,15 @@ package answer
 import (
 	"fmt"
 	"maps"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/internal/plural"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -75,10 +80,20 @@ type Lane struct {
 	Delivered  int64   `json:"delivered"`
 	Parked     int64   `json:"parked"`
 	WaitsFor   string  `json:"waits_for,omitempty"` // the reason that nothing is sent
+	Blocked    *Block  `json:"blocked,omitempty"`   // the first dead letter that holds a key of the lane
+}
+
+// Block is a dead letter that holds its key.
+type Block struct {
+	Seq     string `json:"seq"`
+	Key     string `json:"key"`
+	Waiting int64  `json:"waiting"`      // messages of the key behind it
+	Keys    int    `json:"blocked_keys"` // of the lane, behind this one and others
+	Do      string `json:"do"`
 }
 
 // StatusOf is the answer about s; relay names the entry of the file's list that it is about, "" for none.
-func StatusOf(s ops.Status, relay string) Status {
+func StatusOf(s ops.Status, blocks map[store.Lane]admin.Block, relay string) Status {
 	answer := Status{
 		Time: time.Now().UTC(), Relay: relay, Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped, ParkedCap: s.ParkedCapped,
 		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
@@ -101,7 +116,11 @@ func StatusOf(s ops.Status, relay string) Status {
 	}
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		answer.Lanes = append(answer.Lanes, Lane{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked, s.WaitsFor(l)})
+		lane := Lane{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked, s.WaitsFor(l), nil}
+		if b, ok := blocks[l.Lane]; ok {
+			lane.Blocked = &Block{strconv.FormatInt(b.Seq, 10), b.Key, b.Waiting, b.Keys, b.Retry()}
+		}
+		answer.Lanes = append(answer.Lanes, lane)
 	}
 	return answer
 }
@@ -110,7 +129,7 @@ func StatusOf(s ops.Status, relay string) Status {
 const holdsShown = 10
 
 // StatusText writes s for a person, with its lanes where they are asked for.
-func StatusText(w *tabwriter.Writer, s ops.Status, lanes bool) {
+func StatusText(w *tabwriter.Writer, s ops.Status, blocks map[store.Lane]admin.Block, lanes bool) {
 	bound := ""
 	if s.Capped {
 		bound = " or more"
@@ -150,7 +169,7 @@ func StatusText(w *tabwriter.Writer, s ops.Status, lanes bool) {
 	for _, i := range s.Instances {
 		if i.Alive {
 			alive++
-			output.Row(w, "relay", fmt.Sprintf("%s, %d lanes, lease %s", i.Name, i.Lanes, output.Short(i.AliveFor)))
+			output.Row(w, "relay", fmt.Sprintf("%s, %s, lease %s", i.Name, plural.Of(i.Lanes, "lane"), output.Short(i.AliveFor)))
 			for _, text := range i.Complaints() {
 				output.Row(w, "waits for", text)
 			}
@@ -166,7 +185,11 @@ func StatusText(w *tabwriter.Writer, s ops.Status, lanes bool) {
 	output.Row(w, "LANE", "OWNER", "PENDING", "LAG", "DELIVERED", "PARKED", "EPOCH", "WAITS FOR")
 	for i := range s.Lanes {
 		if l := &s.Lanes[i]; l.Pending+l.Parked+l.Delivered > 0 {
-			output.Row(w, l.Lane, l.Owner, l.Pending, output.Short(l.Lag), l.Delivered, l.Parked, l.Epoch, s.WaitsFor(l))
+			waits := s.WaitsFor(l)
+			if b, ok := blocks[l.Lane]; ok {
+				waits = strings.TrimPrefix(waits+"; "+b.String(), "; ")
+			}
+			output.Row(w, l.Lane, l.Owner, l.Pending, output.Short(l.Lag), l.Delivered, l.Parked, l.Epoch, waits)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -47,7 +48,7 @@ func parseRoutes(at place, list *yaml.Node) ([]Rule, error) {
 		var err error
 		into := fields{at: at, of: fmt.Sprintf("route #%d", i+1), texts: map[string]*string{
 			"name": &r.Name, "topic": &r.Topic, "key": &r.Key, "source": &r.Source, "subject": &r.Subject,
-			"event_type": &r.Type, "data_schema": &r.DataSchema,
+			"event_type": &r.Type, "data_schema": &r.DataSchema, "record": &r.Record,
 		}}
 		into.others = map[string]func(*yaml.Node) error{
 			"match":   func(n *yaml.Node) error { return parseMatch(at, into.of, n, &r.Match) },
@@ -56,6 +57,26 @@ func parseRoutes(at place, list *yaml.Node) ([]Rule, error) {
 				if r.Validate, err = route.ParseValidation(n.Value); err != nil {
 					return &Error{at.of(n), into.of + ": " + err.Error()}
 				}
+				return nil
+			},
+			"strategy": func(n *yaml.Node) error {
+				if r.Strategy, err = route.ParseStrategy(n.Value); err != nil {
+					return &Error{at.of(n), into.of + ": " + err.Error()}
+				}
+				return nil
+			},
+			"framing": func(n *yaml.Node) error {
+				if r.Framing, err = route.ParseFraming(n.Value); err != nil {
+					return &Error{at.of(n), into.of + ": " + err.Error()}
+				}
+				return nil
+			},
+			"schema_version": func(n *yaml.Node) error {
+				v, err := strconv.ParseInt(n.Value, 10, 32)
+				if err != nil || v < 1 {
+					return &Error{at.of(n), into.of + ": schema_version must be a number from 1 on"}
+				}
+				r.SchemaVersion = int32(v)
 				return nil
 			},
 			"format": func(n *yaml.Node) error {

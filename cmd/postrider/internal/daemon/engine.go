@@ -26,6 +26,7 @@ type Engine struct {
 	skipTopics  []string
 	keeper      Keeping
 	ClaimAbove  byteSize
+	makePipe    bool
 }
 
 // Defaults of a relay on its own; dozens in one process have longer ones.
@@ -47,10 +48,11 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
 	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys are released behind a dead letter (default: the key waits)")
+	fs.BoolVar(&r.makePipe, "make-pipe", false, "make the pipe, from now, where it is missing; on PostgreSQL use the command pipe add")
 	r.ClaimFlag(fs)
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
-	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "rate", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead")
+	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "rate", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead", "make-pipe")
 }
 
 // options are those of the engine, checked.

@@ -51,7 +51,7 @@ func (k *Keeping) relayFlags(fs *pflag.FlagSet) {
 	k.LimitFlags(fs, "retention-max-bytes", "retention-rate", "retention-archive")
 	k.PayloadFlag(fs)
 	fs.DurationVar(&k.keepDead, "keep-dead", 0, "discard dead letters that were not tried for so long, such as 2160h; 0: they stay until a person acts")
-	fs.DurationVar(&k.AuditEvery, "audit-every", time.Minute, "time between two looks at the books; 0: never")
+	fs.DurationVar(&k.AuditEvery, "audit-every", time.Minute, "time between two checks of the books, which compare what was written with what was sent; 0: never")
 	fs.Lookup("retention").DefValue = "168h"
 	config.MarkAll(fs, "retention", "retention-max-bytes", "hold-max-rows", "hold-max-bytes", "retention-rate", "retention-archive", "payload-retention", "keep-dead", "audit-every")
 }

@@ -111,6 +111,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions) (*uni
 		return nil, err
 	}
 	shareLimits(opts, relays)
+	set.MakePipe = r.Engine.makePipe
 	set.Application = "postrider-relay/" + opts.Instance
 	u := &unit{name: r.Name, outbox: set.Store + " " + set.Schema, log: p.Logger}
 	if r.Name != "" {

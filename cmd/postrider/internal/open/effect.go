@@ -36,8 +36,8 @@ func needs() map[string]need {
 		"keep-dead":              {ability: ops.CanOrder},
 		"claim-above":            {only: "consumers cannot fetch payloads there"},
 		"doctor role":            {ability: ops.CanRole},
-		"doctor max-transaction": {only: "it has no long transactions to look for", mysql: "it has no doctor yet"},
-		"doctor max-skew":        {only: "its clock is that of this machine", mysql: "it has no doctor yet"},
+		"doctor max-transaction": {only: "it has no long transactions to look for", mysql: hasIt},
+		"doctor max-skew":        {only: "its clock is that of this machine", mysql: hasIt},
 		"migrate adopt":          {only: "a copy of the file is whole as it is", mysql: hasIt},
 		"migrate notify":         {only: "relays there look by themselves"},
 		"migrate partition":      {ability: ops.CanPartition},
@@ -66,6 +66,9 @@ func (set *Settings) NoEffect(command, flag, value string) string {
 			return ""
 		}
 	}
+	if flag == "make-pipe" && !inert(value) {
+		return pipesBegin(set.Kind())
+	}
 	if !ok || office == nil || inert(value) {
 		return ""
 	}
@@ -74,6 +77,17 @@ func (set *Settings) NoEffect(command, flag, value string) string {
 		return n.only
 	case !office.Has(n.ability):
 		return fmt.Sprintf("it lacks %s: %s", n.ability, office.Lacks[n.ability])
+	}
+	return ""
+}
+
+// pipesBegin says how a pipe begins where no relay makes one on demand; "" elsewhere.
+func pipesBegin(kind string) string {
+	switch kind {
+	case "postgres", "postgresql":
+		return "make the pipe with `postrider pipe add NAME --from now`"
+	case "memory":
+		return "each pipe begins with its relay there"
 	}
 	return ""
 }

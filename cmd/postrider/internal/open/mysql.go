@@ -25,7 +25,7 @@ func openMySQL(set *Settings, _ string) (*Outbox, error) {
 	if err != nil {
 		return nil, exit.Usagef("store %s cannot be used: %w", redact.Place(set.Store), err)
 	}
-	st := mysqlstore.New(db, &mysqlstore.Options{Pipe: set.Pipe})
+	st := mysqlstore.New(db, &mysqlstore.Options{Pipe: set.Pipe, MakePipe: set.MakePipe})
 	ob := outbox.New(dialect.MySQL, nil)
 	return &Outbox{
 		Store: st, Office: st.Office(),

@@ -135,7 +135,7 @@ func Sink(set *Settings) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.sink(set, rest)
+	return set.framed(func(set *Settings) (*Publisher, error) { return k.sink(set, rest) })
 }
 
 // Receiver is one broker to receive from.

@@ -21,6 +21,9 @@ func (set *Settings) Router() (envelope.Router, error) {
 	if table == nil {
 		return nil, err
 	}
+	if set.frames != nil {
+		return set.frames.Router(table.Route), nil
+	}
 	return table.Route, nil
 }
 
@@ -31,7 +34,7 @@ func (set *Settings) Table() (*route.Table, error) {
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
-	if set.Routes == nil && format == envelope.Plain && set.Schemas == "" {
+	if set.Routes == nil && format == envelope.Plain && set.Schemas == "" && set.Registry == "" {
 		return nil, nil
 	}
 	rules := make([]route.Rule, 0, len(set.Routes)+1)
@@ -43,6 +46,9 @@ func (set *Settings) Table() (*route.Table, error) {
 	}
 	if set.Routes == nil {
 		rules = append(rules, route.Rule{Name: "format", Format: format})
+	}
+	if err := set.registered(rules); err != nil {
+		return nil, err
 	}
 	if err := set.validators(rules); err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ func openSQLite(set *Settings, path string) (*Outbox, error) {
 	if err != nil {
 		return nil, exit.Usagef("store cannot be used: %w", err)
 	}
-	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.Pipe})
+	st := sqlitestore.New(db, &sqlitestore.Options{Pipe: set.Pipe, MakePipe: set.MakePipe})
 	ob := outbox.New(dialect.SQLite, nil)
 	return &Outbox{
 		Store: st, Office: st.Office(),

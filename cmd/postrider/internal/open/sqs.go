@@ -8,7 +8,7 @@ func sqsKind() kind {
 	return kind{
 		schemes: []string{"sqs"}, form: "sqs://REGION", sink: openSQS, source: openSQSSource,
 		params: "  sqs://[KEYID:SECRET@]REGION   ?type=fifo|standard&prefix=TEXT&account=ID&role=ARN&profile=NAME&endpoint=URL&window=N\n" +
-			"      &max-message-bytes=N&visibility=DURATION&wait=DURATION\n",
+			"      &max-message-bytes=N\n",
 	}
 }
 

@@ -94,7 +94,8 @@ func (a *App) runDiff(args []string, r *rules) error {
 			case c.New == nil:
 				output.Row(w, "- "+c.Path, short(c.Old))
 			default:
-				output.Row(w, "~ "+c.Path, short(c.Old)+" -> "+short(c.New))
+				old, now := around(string(c.Old), string(c.New))
+				output.Row(w, "~ "+c.Path, old+" -> "+now)
 			}
 		}
 		one := evolve.Result{Subject: found.Subject, Comparisons: found.Breaks}
@@ -102,11 +103,44 @@ func (a *App) runDiff(args []string, r *rules) error {
 	})
 }
 
+// mostShown is how much of a value is shown, and dots are the sign that it was cut.
+const (
+	mostShown = 80
+	dots      = "..."
+)
+
 func short(text json.RawMessage) string {
-	if r := []rune(string(text)); len(r) > 80 {
-		return string(r[:77]) + "..."
+	if r := []rune(string(text)); len(r) > mostShown {
+		return string(r[:mostShown-len(dots)]) + dots
 	}
 	return string(text)
+}
+
+// shownBefore is how much of what two texts have in common stands before their difference.
+const shownBefore = 20
+
+// around cuts both texts to the part where they differ.
+func around(old, now string) (string, string) {
+	a, b := []rune(old), []rune(now)
+	if len(a) <= mostShown && len(b) <= mostShown {
+		return old, now
+	}
+	same := 0
+	for same < len(a) && same < len(b) && a[same] == b[same] {
+		same++
+	}
+	cut := func(all []rune) string {
+		from := 0
+		if same > shownBefore+len(dots) {
+			from = same - shownBefore
+		}
+		text := short([]byte(string(all[from:])))
+		if from > 0 {
+			return dots + text
+		}
+		return text
+	}
+	return cut(a), cut(b)
 }
 
 // changesOf compares two documents, or the lines of two texts that are not JSON.

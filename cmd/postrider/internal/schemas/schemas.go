@@ -26,6 +26,7 @@ import (
 	"github.com/postrider/postrider/schema/evolve"
 	"github.com/postrider/postrider/schema/jsonschema/compat"
 	"github.com/postrider/postrider/schema/proto"
+	"github.com/postrider/postrider/schema/registry"
 )
 
 // App is what the commands need of the program.
@@ -34,18 +35,20 @@ type App struct {
 	Folder *string // of the schemas, after the settings are read
 	Print  func(v any, text func(w *tabwriter.Writer)) error
 	Store  func(cmd *cobra.Command) (*open.Outbox, error) // opens the outbox, for --rows
+
+	Registry func() (*registry.Client, error) // opens the schema registry, for register
 }
 
 // Command makes the group.
 func (a *App) Command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "schema", Short: "Check and show the schemas of payloads",
+		Use: "schema", Short: "Check, show and register the schemas of payloads",
 		Long: "Schemas are files, SUBJECT/NNN.json (JSON Schema), .avsc (Avro) or .proto (Protobuf): the subject\n" +
-			"is the message's type and the number its schema version. The folder is that of --schemas. Nothing is read from a network.",
+			"is the message's type and the number its schema version. The folder is that of --schemas. Only `schema register` uses a network.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.check(), a.diff(), a.list(), a.show())
+	cmd.AddCommand(a.check(), a.diff(), a.list(), a.register(), a.show())
 	return cmd
 }
 

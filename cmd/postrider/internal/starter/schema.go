@@ -1,6 +1,7 @@
 package starter
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -122,10 +123,17 @@ func route() object {
 		"subject":  text("template of the CloudEvents subject"),
 		"format":   object{"description": "wire format", "enum": formats()},
 		"validate": object{"description": "what becomes of a payload that breaks its schema", "enum": []string{"off", "warn", "reject"}},
+		"strategy": object{"description": "what names the subject in the schema registry", "enum": []string{"topic", "record", "topic-record"}},
+		"framing":  object{"description": "where the schema id travels; framed: the writer has put it before the payload", "enum": []string{"id", "guid", "framed"}},
+		"record":   text("template of the record's full name"),
 	}
-	for name, what := range map[string]string{"event_type": "type", "data_schema": "dataschema"} {
-		rule[name] = text("template of the CloudEvents " + what)
-		rule[strings.ReplaceAll(name, "_", "-")] = rule[name]
+	for name, what := range map[string]object{
+		"event_type":     text("template of the CloudEvents type"),
+		"data_schema":    text("template of the CloudEvents dataschema"),
+		"schema_version": {"description": "version of the subject in the schema registry, of messages without one", "type": "integer", "minimum": 1, "maximum": math.MaxInt32},
+	} {
+		rule[name] = what
+		rule[strings.ReplaceAll(name, "_", "-")] = what
 	}
 	return object{"type": "object", "properties": rule, "additionalProperties": false}
 }

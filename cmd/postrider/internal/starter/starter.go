@@ -171,6 +171,7 @@ func examples() map[string]string {
 		"store-password-file":    "/etc/postrider/password",
 		"store-password-command": "cat /etc/postrider/password",
 		"schemas":                "/etc/postrider/schemas",
+		"registry":               "https://registry.internal:8081",
 		"broker":                 "nats://localhost:4222",
 		"schema":                 "postrider",
 		"pipe":                   "main",

@@ -98,6 +98,7 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 			continue
 		}
 		if c.tables && !fits {
+			found = append(found, ops.Finding{Check: c.name, Severity: ops.Skipped, What: "the schema is not the one of this program: see the check \"schema\""})
 			continue
 		}
 		f, err := p.ofPipes(ctx, c)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
@@ -79,6 +80,14 @@ func atLeast(n int64) string {
 	return fmt.Sprint(n)
 }
 
+// counting is atLeast with the words behind the count.
+func counting(n int64, one, many string) string {
+	if n >= counted {
+		return atLeast(n) + " " + many
+	}
+	return plural.Of(n, one, many)
+}
+
 // parked reports failing messages and dead letters.
 func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 	groups, err := rowsOf[parkedGroup](ctx, p, deadSQL(), p.Pipe)
@@ -123,15 +132,19 @@ func (p *patient) parked(ctx context.Context) ([]ops.Finding, error) {
 			if db.Seconds(g.Age) < p.req.Limits.Lag {
 				f.Severity = ops.OK // it is tried again soon
 			}
-			n := fmt.Sprint(g.Count)
+			n := plural.Of(g.Count, "message is", "messages are")
 			if retrying >= counted {
-				n, f.Data["lower_bounds"] = n+"+", true
+				n, f.Data["lower_bounds"] = fmt.Sprintf("%d+ messages are", g.Count), true
 			}
-			f.What = fmt.Sprintf("%s messages are being retried (%s), the oldest for %s", n, reason, period(db.Seconds(g.Age)))
+			f.What = fmt.Sprintf("%s being retried (%s), the oldest for %s", n, reason, period(db.Seconds(g.Age)))
 			f.Why, f.Fix = "their keys wait behind them; after the last attempt they are dead letters (an outage uses no attempt)", fmt.Sprintf("postrider dead show %d", g.First)
 		} else {
-			f.What = fmt.Sprintf("%s messages are dead (%s), the first: %s, number %d", atLeast(g.Count), cmp.Or(g.Code, "no code"), g.Class, g.First)
-			f.Why = fmt.Sprintf("%s keys are blocked by dead letters, with %s messages", shown, atLeast(waiting))
+			f.What = fmt.Sprintf("%s (%s), the first: %s, number %d", counting(g.Count, "message is dead", "messages are dead"), cmp.Or(g.Code, "no code"), g.Class, g.First)
+			keys := "keys are"
+			if shown == "1" {
+				keys = "key is"
+			}
+			f.Why = fmt.Sprintf("%s %s blocked by dead letters, with %s", shown, keys, counting(waiting, "message", "messages"))
 			switch {
 			case blocked == 0 && more:
 				f.Why = fmt.Sprintf("they are not delivered; none of the first %d keys with messages set aside is blocked by one, others may be", counted)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
@@ -44,6 +45,18 @@ func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 	}
 	data := map[string]any{"alive": len(alive), "expired": len(all) - len(alive)}
 	if len(alive) == 0 {
+		st, known, err := operations.NewAdmin(p.Outbox, 0).StatusBy(ctx, p.tx, 1000)
+		switch {
+		case err != nil:
+			return nil, err
+		case !known:
+			return []ops.Finding{{
+				Severity: ops.Critical, What: fmt.Sprintf("pipe %q does not exist", p.Pipe),
+				Why: "what concerns the pipe cannot be examined", Fix: "`postrider pipe list` lists those that do",
+			}}, nil
+		case st.Pending == 0:
+			return []ops.Finding{{What: "no relay lives, and no message waits for one", Data: data}}, nil
+		}
 		f := ops.Finding{
 			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.Pipe), Data: data,
 			Why: "messages are safe in the outbox, and wait",
@@ -61,7 +74,7 @@ func (p *patient) relays(ctx context.Context) ([]ops.Finding, error) {
 		found = append(found, told.Findings()...)
 	}
 	if len(found) == 0 {
-		found = fine("%d relays live, and none complains", len(alive))
+		found = fine("%s, and none complains", plural.Of(len(alive), "relay lives", "relays live"))
 		found[0].Data = data
 	}
 	return found, nil
@@ -156,6 +169,9 @@ func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 	}
 	free, stuck := p.idle(first)
 	lives := slices.ContainsFunc(first.Instances, func(i ops.Instance) bool { return i.Alive })
+	if !lives && first.Pending == 0 { // no message waits: see the check "relays"
+		free = nil
+	}
 	if lives && len(free)+len(stuck) > 0 {
 		wait := time.NewTimer(p.req.Again)
 		defer wait.Stop()
@@ -186,10 +202,13 @@ func (p *patient) lanes(ctx context.Context) ([]ops.Finding, error) {
 	}
 	if len(stuck) > 0 {
 		found = append(found, ops.Finding{
-			Severity: ops.Critical, What: fmt.Sprintf("%d lanes have an owner and do not move: %s", len(stuck), numbers(stuck)),
+			Severity: ops.Critical, What: fmt.Sprintf("%s: %s", plural.Of(len(stuck), "lane has an owner and does not move", "lanes have an owner and do not move"), numbers(stuck)),
 			Why: "their messages wait although a relay renews its lease", Data: map[string]any{"lanes": ids(stuck), "owner": stuck[0].Owner},
 			Fix: fmt.Sprintf("see the log of relay %s: a destination is down or held, or a call hangs. postrider status --lanes", stuck[0].Owner),
 		})
+	}
+	if !lives && len(found) == 0 {
+		return fine("no relay lives, and no message waits in a lane"), nil
 	}
 	return orFine(found, "every lane has an owner, and moves"), nil
 }
@@ -249,7 +268,7 @@ func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	if st.Capped {
 		atLeast = "at least "
 	}
-	what := fmt.Sprintf("%s%d messages are pending, the oldest for %s", atLeast, st.Pending, period(st.Lag))
+	what := fmt.Sprintf("%s%s, the oldest for %s", atLeast, plural.Of(st.Pending, "message is pending", "messages are pending"), period(st.Lag))
 	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
 	if severity == ops.OK {
 		return []ops.Finding{{What: what, Data: data}}, nil
@@ -276,7 +295,7 @@ FROM {{schema}}.request WHERE pipe = $1 AND done_at IS NULL`, p.Pipe)
 	}
 	if age := db.Seconds(rows[0].Age); age >= overdue {
 		return []ops.Finding{{
-			Severity: ops.Warning, What: fmt.Sprintf("%d acts wait to be executed, one for %s", rows[0].Count, period(age)),
+			Severity: ops.Warning, What: fmt.Sprintf("%s to be executed, one for %s", plural.Of(rows[0].Count, "act waits", "acts wait"), period(age)),
 			Why: "what a person asked for is not done", Fix: "the owner of the lane does it: see the checks \"relays\" and \"lanes\"",
 			Data: map[string]any{"acts": rows[0].Count, "first": rows[0].First},
 		}}, nil

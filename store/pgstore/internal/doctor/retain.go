@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/housekeeping"
@@ -64,7 +65,7 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 	if r.Over {
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, Data: data,
-			What: fmt.Sprintf("pipe %q holds back %d rows (about %d MiB), which is above the cap", r.Pipe, r.Rows, r.Bytes>>20),
+			What: fmt.Sprintf("pipe %q holds back %s (about %d MiB), which is above the cap", r.Pipe, plural.Of(r.Rows, "row"), r.Bytes>>20),
 			Why:  "rows that it has not settled are never removed: the table grows until the disk is full",
 			Fix: fmt.Sprintf("run it: start its relay, postrider pipe resume %[1]s, or repair what stops it. "+
 				"To give its messages up: postrider pipe remove %[1]s --forfeit N", r.Pipe),
@@ -108,7 +109,7 @@ UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE mi
 	for _, d := range rows {
 		what := fmt.Sprintf("the books of pipe %q differ by %d messages in lane %d, between %d and %d", d.Pipe, d.Rows, d.Lane, d.From, d.To)
 		if d.Pipe == "" {
-			what = fmt.Sprintf("%d rows of lane %d are gone that no retention removed", d.Rows, d.Lane)
+			what = fmt.Sprintf("%s from lane %d that no retention removed", plural.Of(d.Rows, "row is gone", "rows are gone"), d.Lane)
 		}
 		found = append(found, ops.Finding{
 			Severity: ops.Critical, What: what, Data: map[string]any{"pipe": d.Pipe, "lane": d.Lane, "difference": d.Rows},
@@ -150,7 +151,7 @@ FROM {{schema}}.pipe WHERE paused ORDER BY name`)
 	}
 	for _, h := range holds {
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("%d lanes and %d keys of pipe %q are paused by people, the first for %s", h.Lanes, h.Keys, h.Pipe, period(db.Seconds(h.Age))),
+			Severity: ops.Warning, What: fmt.Sprintf("%s and %s of pipe %q are paused by people, the first for %s", plural.Of(h.Lanes, "lane"), plural.Of(h.Keys, "key"), h.Pipe, period(db.Seconds(h.Age))),
 			Why: "their messages wait", Fix: "postrider status names them, postrider journal who paused them; postrider resume",
 			Data: map[string]any{"pipe": h.Pipe, "lanes": h.Lanes, "keys": h.Keys, "age_seconds": int64(h.Age)},
 		})

@@ -29,7 +29,8 @@ const freshCode = `regexp_replace(k.code, '^` + store.CodeCrashed + `/.*', '` + 
 // NewExecutes returns the statements of an outbox, made once.
 func NewExecutes(o *db.Outbox) Executes {
 	st, q := Executes{}, o.Render
-	// One record. A relay of the previous version writes no audit row here: the row of the
+	// One record. Only a dead letter becomes a message that a person sends again: of another
+	// one, the broker may still recognise an attempt whose outcome is unknown. A relay of the previous version writes no audit row here: the row of the
 	// request remains.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
@@ -38,7 +39,7 @@ discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation),
 retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
     captures = CASE WHEN k.state = 'dead' THEN k.key <> '' ELSE k.captures END,
-    due_at = clock_timestamp(), attempts = 0, code = ` + freshCode + `, generation = k.generation + 1 FROM w WHERE w.kind = 'retry'
+    due_at = clock_timestamp(), attempts = 0, code = ` + freshCode + `, generation = k.generation + (k.state = 'dead')::integer FROM w WHERE w.kind = 'retry'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, k.generation),
 done AS (SELECT * FROM discarded UNION ALL SELECT * FROM retried),
 ended AS (UPDATE {{schema}}.request q SET done_at = clock_timestamp(), ran_at = clock_timestamp(),

@@ -5,6 +5,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -42,6 +43,20 @@ func (o *Outbox) Info(ctx context.Context, q Querier, g *store.Grant) error {
 	}
 	return q.QueryRowContext(ctx, `SELECT identity, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
 }
+
+// Knows fails with an error that matches store.ErrNoPipe where the pipe does not exist; fix
+// is its remedy.
+func (o *Outbox) Knows(ctx context.Context, q Querier, fix string) error {
+	var known bool
+	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, o.Pipe).Scan(&known)
+	if err == nil && !known {
+		err = &store.UnusableError{What: fmt.Sprintf("pipe %q does not exist", o.Pipe), Fix: fix, Err: store.ErrNoPipe}
+	}
+	return err
+}
+
+// Pipes is the remedy of a look at a pipe that does not exist.
+const Pipes = "check --pipe; `SELECT DISTINCT pipe FROM postrider_progress` lists those that do"
 
 // SchemaVersion is the version of the schema that q sees, 0 without one.
 func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (int, error) {

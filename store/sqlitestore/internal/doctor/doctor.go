@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/sqlitestore/internal/db"
@@ -50,7 +51,11 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 			return found, ctx.Err()
 		}
 		if errors.Is(err, store.ErrSchema) {
-			continue // "schema" says so
+			f, err = []ops.Finding{{Severity: ops.Skipped, What: "the schema is not the one of this program: see the check \"schema\""}}, nil
+		}
+		var refusal *store.UnusableError
+		if errors.Is(err, store.ErrNoPipe) && errors.As(err, &refusal) {
+			f, err = append(f, ops.Finding{Severity: ops.Critical, What: refusal.What, Why: "what concerns the pipe cannot be examined", Fix: refusal.Fix}), nil
 		}
 		if err != nil {
 			f = append(f, ops.Finding{
@@ -172,8 +177,11 @@ func (s *Doctor) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]o
 		}
 	}
 	data := map[string]any{"alive": alive, "pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
-	what := fmt.Sprintf("%d relays live, %d messages are pending, the oldest for %s", alive, st.Pending, st.Lag.Round(time.Second))
+	what := fmt.Sprintf("%s, %s, the oldest for %s", plural.Of(alive, "relay lives", "relays live"),
+		plural.Of(st.Pending, "message is pending", "messages are pending"), st.Lag.Round(time.Second))
 	switch {
+	case alive == 0 && st.Pending == 0:
+		return []ops.Finding{{What: "no relay lives, and no message waits for one", Data: data}}, nil
 	case alive == 0:
 		return []ops.Finding{{Severity: ops.Critical, What: what, Why: "messages are safe in the outbox, and wait", Fix: "postrider relay", Data: data}}, nil
 	case st.Lag >= req.Limits.Lag:

@@ -129,8 +129,10 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 	now := db.Micros(s.Now())
 	query, args := `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, []any{s.Pipe, lane, seq}
 	if kind == store.ActRetry {
-		// What waits behind a head, or for its time, stays what it is.
-		query = `UPDATE postrider_parked SET attempts = 0, generation = generation + 1, due_at = ?,
+		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
+		// a message that a person sends again: of another one, the broker may still recognise
+		// an attempt whose outcome is unknown.
+		query = `UPDATE postrider_parked SET attempts = 0, generation = generation + (state = 'dead'), due_at = ?,
 			captures = CASE WHEN state IN ('dead', 'retry') THEN key <> '' ELSE captures END,
 			state = CASE state WHEN 'dead' THEN 'retry' ELSE state END WHERE pipe = ? AND lane = ? AND seq = ?`
 		args = append([]any{now}, args...)

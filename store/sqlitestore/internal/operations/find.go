@@ -37,7 +37,10 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	if !uuid.MatchString(q.ID) {
 		return life, fmt.Errorf("message %q: invalid id: it must be a UUID", q.ID)
 	}
-	var err error
+	err := s.Knows(ctx, s.DB, db.Pipes)
+	if err != nil {
+		return life, s.Wrap("find a message", err)
+	}
 	if life.Parked, err = s.record(ctx, `pipe = ? AND id = ? ORDER BY seq DESC LIMIT 1`, s.Pipe, strings.ToLower(q.ID)); err != nil {
 		return life, err
 	}
@@ -150,7 +153,11 @@ func (s *Finder) record(ctx context.Context, where string, args ...any) (*ops.Pa
 // Key implements ops.Finder.
 func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	var g store.Grant
-	if err := s.Info(ctx, s.DB, &g); err != nil {
+	err := s.Info(ctx, s.DB, &g)
+	if err == nil {
+		err = s.Knows(ctx, s.DB, db.Pipes)
+	}
+	if err != nil {
 		return ops.KeyLife{}, s.Wrap("look at a key", err)
 	}
 	life, err := s.keyIn(ctx, s.lane(key, "", g.Total), key)

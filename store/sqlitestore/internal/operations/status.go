@@ -41,6 +41,9 @@ func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 	if err := s.Info(ctx, tx.Conn, &g); err != nil {
 		return st, s.Wrap("status", err)
 	}
+	if err := s.Knows(ctx, tx.Conn, db.Pipes); err != nil {
+		return st, s.Wrap("status", err)
+	}
 	st.Identity = g.Identity
 	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.parkedCounts, s.laneCounts} {
 		if err := part(ctx, tx.Conn, &st); err != nil {

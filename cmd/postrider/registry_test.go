@@ -1,0 +1,225 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+)
+
+// fakeRegistry has the part of Confluent's API that the program uses. The real one is in
+// the tests of schema/registry.
+type fakeRegistry struct {
+	mu       sync.Mutex
+	down     bool
+	refuse   string              // a text in schemas that it finds incompatible
+	subjects map[string][]string // the texts of the versions
+	ids      []string
+	writes   int
+}
+
+func startRegistry(t *testing.T) (*fakeRegistry, string) {
+	t.Helper()
+	f := &fakeRegistry{subjects: map[string][]string{}}
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return f, s.URL
+}
+
+func (f *fakeRegistry) set(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
+}
+
+func (f *fakeRegistry) id(text string) int {
+	for i, t := range f.ids {
+		if t == text {
+			return i + 1
+		}
+	}
+	f.ids = append(f.ids, text)
+	return len(f.ids)
+}
+
+func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var in struct {
+		Schema, SchemaType string
+		References         []struct{ Subject string }
+	}
+	if body, err := io.ReadAll(r.Body); err == nil && len(body) > 0 {
+		_ = json.Unmarshal(body, &in)
+	}
+	path := strings.Split(strings.Trim(r.URL.EscapedPath(), "/"), "/")
+	for i, part := range path {
+		path[i], _ = url.PathUnescape(part)
+	}
+	answer := func(status int, v any) {
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(v)
+	}
+	none := func(code int) { answer(http.StatusNotFound, map[string]any{"error_code": code, "message": "none"}) }
+	switch {
+	case f.down:
+		answer(http.StatusServiceUnavailable, map[string]any{"message": "down"})
+	case path[0] == "compatibility":
+		is := f.refuse == "" || !strings.Contains(in.Schema, f.refuse)
+		answer(http.StatusOK, map[string]any{"is_compatible": is, "messages": []string{"the registry's reason"}})
+	case f.subjects[path[1]] == nil && (r.Method == http.MethodGet || len(path) == 2):
+		none(40401)
+	case r.Method == http.MethodPost:
+		for _, ref := range in.References {
+			if f.subjects[ref.Subject] == nil {
+				answer(http.StatusUnprocessableEntity, map[string]any{"error_code": 42201})
+				return
+			}
+		}
+		for i, text := range f.subjects[path[1]] {
+			if text == in.Schema {
+				answer(http.StatusOK, map[string]any{"subject": path[1], "version": i + 1, "id": f.id(text), "schema": text})
+				return
+			}
+		}
+		if len(path) == 2 {
+			none(40403)
+			return
+		}
+		f.writes++
+		f.subjects[path[1]] = append(f.subjects[path[1]], in.Schema)
+		answer(http.StatusOK, map[string]any{"id": f.id(in.Schema)})
+	case len(path) == 3:
+		var versions []int
+		for i := range f.subjects[path[1]] {
+			versions = append(versions, i+1)
+		}
+		answer(http.StatusOK, versions)
+	default:
+		var n int
+		if _, err := fmt.Sscan(path[3], &n); err != nil || n < 1 || n > len(f.subjects[path[1]]) {
+			none(40402)
+			return
+		}
+		text := f.subjects[path[1]][n-1]
+		answer(http.StatusOK, map[string]any{"subject": path[1], "version": n, "id": f.id(text), "schema": text})
+	}
+}
+
+// TestRelayWaitsForTheRegistry: while the registry is down nothing is sent and no attempt
+// is counted, an unknown version is a dead letter, and the rest arrives framed.
+//
+// Promises: C
+func TestRelayWaitsForTheRegistry(t *testing.T) {
+	f, at := startRegistry(t)
+	f.subjects["orders-value"] = []string{`{"type":"int"}`}
+	f.set(true)
+	db := fileOutbox(t)
+	const samples = `{"topic":"orders","key":"a","type":"order.placed","schema_version":1,"payload":{"qty":1}}
+{"topic":"orders","key":"b","type":"order.placed","schema_version":7,"payload":{"qty":2}}
+`
+	mustCLI(t, samples, "enqueue", "--store", db)
+	p := launchRelay(t, db, "memory:", "--format", "confluent", "--registry", strings.Replace(at, "http://", "http://u:hidden@", 1))
+	until(t, "the outage", p, func() bool { return p.said.count("destination unavailable") > 0 })
+	f.set(false)
+	until(t, "the dead letter", p, func() bool {
+		return strings.Contains(mustCLI(t, "", "dead", "list", "--store", db), "SCHEMA_UNKNOWN")
+	})
+	until(t, "the end of the outage", p, func() bool { return p.said.count("destination available again") > 0 })
+	p.stop()
+	out := mustCLI(t, "", "dead", "list", "--store", db)
+	if strings.Count(out, "SCHEMA_UNKNOWN") != 1 || strings.Contains(out+p.said.String(), "hidden") || p.said.count("destination unavailable") != 1 {
+		t.Errorf("dead letters: %s\nlog:\n%s", out, p.said)
+	}
+}
+
+func TestConfluentNeedsARegistry(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.yml")
+	for text, want := range map[string]string{
+		"routes:\n  - {format: confluent}\n":                                                                                 "needs a schema registry",
+		"registry: http://h\nroutes:\n  - {name: a}\n":                                                                       "no route has the format confluent",
+		"registry: http://u:hidden@h?x=1\nroutes:\n  - {format: confluent}\n":                                                "unknown parameter",
+		"registry: http://h\nroutes:\n  - {format: confluent, strategy: subject}\n":                                          "unknown strategy",
+		"registry: http://h\nroutes:\n  - {format: confluent, framing: magic}\n":                                             "unknown framing",
+		"registry: http://h\nroutes:\n  - {format: confluent, schema_version: 0}\n":                                          "from 1 on",
+		"registry: http://h\nroutes:\n  - {match: {topic: a}, format: plain, record: \"{type}\"}\n  - {format: confluent}\n": "record is for the format confluent",
+		"registry: http://h\nroutes:\n  - {format: confluent, framing: framed, record: x}\n":                                 "the writer chooses",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := cli(t, nil, "", "check", "-c", file, "--store", "memory:", "--broker", "memory:")
+		if got.code != exit.Usage || !strings.Contains(got.err, want) || strings.Contains(got.err, "hidden") {
+			t.Errorf("%s: code %d, %s", text, got.code, got.err)
+		}
+	}
+}
+
+// TestSchemaRegister: references come first, a second run changes nothing, a dry run writes
+// nothing, and an incompatible schema is not registered.
+func TestSchemaRegister(t *testing.T) {
+	f, at := startRegistry(t)
+	dir := schemaFolder(t, map[string]string{
+		"order.placed/001.json": `{"type":"object","properties":{"total":{"$ref":"../_shared/money.json#/x"}}}`,
+		"order.placed/002.json": `{"type":"object","properties":{"total":{"$ref":"../_shared/money.json"},"note":{}}}`,
+		"order.paid/001.proto":  "syntax = \"proto3\";\nimport \"_shared/a.proto\";\nimport \"google/protobuf/any.proto\";\nmessage Paid {}\n",
+		"_shared/money.json":    `{"type":"integer"}`,
+		"_shared/a.proto":       "syntax = \"proto3\";\nimport \"_shared/b.proto\";\n",
+		"_shared/b.proto":       "syntax = \"proto3\";\n",
+	})
+	args := []string{"schema", "register", "--schemas", dir, "--registry", at}
+	if out := mustCLI(t, "", append(args, "--dry-run")...); strings.Count(out, "would be registered") != 6 || f.writes != 0 {
+		t.Errorf("dry run, %d writes:\n%s", f.writes, out)
+	}
+	if out := mustCLI(t, "", args...); strings.Count(out, " registered ") != 6 || f.writes != 6 {
+		t.Errorf("%d writes:\n%s", f.writes, out)
+	}
+	var all []struct {
+		Subject, Result string
+		Version         int
+		ID              int
+	}
+	if err := json.Unmarshal([]byte(mustCLI(t, "", append(args, "-o", "json")...)), &all); err != nil || len(all) != 6 || f.writes != 6 {
+		t.Fatalf("again: %+v, %d writes, %v", all, f.writes, err)
+	}
+	for _, r := range all {
+		if r.Result != "registered before" || r.ID == 0 || r.Version == 0 {
+			t.Errorf("again: %+v", r)
+		}
+	}
+	f.refuse = "sides"
+	putSchemas(t, dir, map[string]string{"order.paid/002.proto": "syntax = \"proto3\";\nmessage Paid { int32 sides = 1; }\n"})
+	for _, more := range [][]string{nil, {"--dry-run"}} {
+		got := cli(t, nil, "", append(args, more...)...)
+		if got.code != exit.Findings || !strings.Contains(got.out, "the registry's reason") || f.writes != 6 {
+			t.Errorf("%v: code %d, %d writes: %s%s", more, got.code, f.writes, got.out, got.err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		code exit.Code
+		want string
+	}{
+		"no registry": {[]string{"schema", "register", "--schemas", dir}, exit.Usage, "no schema registry"},
+		"one subject": {append(args, "--subject", "orders-value"), exit.Usage, "names one subject"},
+		"unknown":     {append(args, "order.lost"), exit.Usage, "unknown subject"},
+		"another":     {append(args, "order.placed", "--subject", "orders-value"), exit.OK, ""},
+	} {
+		if got := cli(t, nil, "", tc.args...); got.code != tc.code || !strings.Contains(got.err, tc.want) {
+			t.Errorf("%s: code %d, %s", name, got.code, got.err)
+		}
+	}
+	f.set(true)
+	if got := cli(t, nil, "", args...); got.code != exit.Unreachable {
+		t.Errorf("registry down: code %d, %s", got.code, got.err)
+	}
+}

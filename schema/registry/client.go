@@ -1,0 +1,257 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/postrider/postrider/envelope"
+)
+
+// Options are the options of a [Client]. Nil options are the defaults.
+type Options struct {
+	// Timeout bounds each request. 0: 5 s.
+	Timeout time.Duration
+	// Cache is a file for the ids that were found, for a start while the registry is down;
+	// "" for none. The URL's parameter cache takes precedence.
+	Cache  string
+	Logger *slog.Logger // of a cache file that cannot be used; nil: silent
+}
+
+// Client asks one registry. It keeps every id for as long as it lives, and an answer that
+// something is unknown for ten seconds. It is safe for concurrent use.
+type Client struct {
+	sr      *sr.Client
+	place   string
+	timeout time.Duration
+	disk    *disk
+
+	known atomic.Pointer[map[envelope.Schema]*entry] // replaced as a whole, under mu
+	held  atomic.Pointer[map[string]envelope.Schema] // by topic, while the registry is down; replaced likewise
+
+	mu      sync.Mutex
+	unknown map[envelope.Schema]refusal
+	flights map[envelope.Schema]*flight
+}
+
+// entry is what is known of a schema.
+type entry struct {
+	frame    *envelope.Frame
+	protobuf bool // with framing framed: an index follows the id
+}
+
+// refusal is the cached answer that something is unknown.
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+const (
+	refusalFor   = 10 * time.Second
+	refusalsMost = 1000
+	answerMost   = 4 << 20 // bytes of an answer
+)
+
+// flight is a question that is being asked.
+type flight struct {
+	done chan struct{}
+	err  error
+}
+
+// Open returns a client of the registry at a URL:
+//
+//	http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PATH][?PARAM=VALUE&...]
+//
+// with the parameters password-file, password-env, token-file and token-env (read at each
+// request), tls-ca, tls-cert, tls-key, and cache. It does no I/O but read the files
+// of TLS.
+func Open(rawURL string, opts *Options) (*Client, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	t, err := parseURL(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	c := &Client{place: t.place, timeout: opts.Timeout, unknown: map[envelope.Schema]refusal{}, flights: map[envelope.Schema]*flight{}}
+	if c.timeout <= 0 {
+		c.timeout = 5 * time.Second
+	}
+	c.known.Store(&map[envelope.Schema]*entry{})
+	c.held.Store(&map[string]envelope.Schema{})
+	if t.cache == "" {
+		t.cache = opts.Cache
+	}
+	c.disk = &disk{file: t.cache, place: t.place, log: opts.Logger}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = t.tls
+	transport.MaxIdleConnsPerHost = 2
+	httpClient := &http.Client{
+		Timeout: c.timeout, Transport: bounded{transport},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	c.sr, err = sr.NewClient(sr.URLs(t.place), sr.HTTPClient(httpClient), sr.UserAgent("postrider"), sr.PreReq(func(req *http.Request) error {
+		switch {
+		case t.token != nil:
+			token, err := t.token(req.Context())
+			if err != nil {
+				return err
+			}
+			req.Header.Set("Authorization", "Bearer "+token)
+		case t.password != nil:
+			password, err := t.password(req.Context())
+			if err != nil {
+				return err
+			}
+			req.SetBasicAuth(t.user, password)
+		}
+		return nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	return c, nil
+}
+
+// bounded limits the bytes of an answer, which the library reads as a whole.
+type bounded struct{ next http.RoundTripper }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(req)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, answerMost), resp.Body}
+	}
+	return resp, err
+}
+
+// Close ends idle connections.
+func (c *Client) Close() {
+	if h, ok := c.sr.OptValue("HTTPClient").(*http.Client); ok {
+		h.CloseIdleConnections()
+	}
+}
+
+// CloseIdleConnections is for [http.Client.CloseIdleConnections].
+func (b bounded) CloseIdleConnections() {
+	if t, ok := b.next.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// Resolve asks for an unknown schema, and then [Client.Router] knows it. Only
+// one request for a schema runs at a time. An error is an *[Error], or that of ctx.
+func (c *Client) Resolve(ctx context.Context, s envelope.Schema) error {
+	for {
+		if (*c.known.Load())[s] != nil {
+			return nil
+		}
+		c.mu.Lock()
+		if r, ok := c.unknown[s]; ok && time.Now().Before(r.until) {
+			c.mu.Unlock()
+			return r.err
+		}
+		if (*c.known.Load())[s] != nil {
+			c.mu.Unlock()
+			return nil
+		}
+		f := c.flights[s]
+		if f == nil {
+			f = &flight{done: make(chan struct{})}
+			c.flights[s] = f
+			c.mu.Unlock()
+			c.fly(ctx, s, f)
+			return f.err
+		}
+		c.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.done:
+		}
+		if f.err != nil && ctx.Err() == nil {
+			return f.err
+		}
+	}
+}
+
+// fly asks, and notes the answer.
+func (c *Client) fly(ctx context.Context, s envelope.Schema, f *flight) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout) // others wait for it too
+	e, err := c.ask(limited, s)
+	cancel()
+	if wrong, ok := err.(*Error); ok && wrong.Down() {
+		if kept := c.disk.find(s); kept != nil {
+			e, err = kept, nil
+		}
+	} else if err == nil {
+		c.disk.keep(s, e)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.flights, s)
+	f.err = err
+	if wrong, ok := err.(*Error); ok && !wrong.Down() {
+		if len(c.unknown) >= refusalsMost {
+			clear(c.unknown)
+		}
+		c.unknown[s] = refusal{err, time.Now().Add(refusalFor)}
+	}
+	if err == nil {
+		next := maps.Clone(*c.known.Load())
+		next[s] = e
+		c.known.Store(&next)
+	}
+	close(f.done)
+}
+
+// ask asks the registry for one schema.
+func (c *Client) ask(ctx context.Context, s envelope.Schema) (*entry, error) {
+	if s.Framing == envelope.Framed {
+		id := int(uint32(s.Version))
+		found, err := c.sr.SchemaByID(ctx, id)
+		if err != nil {
+			return nil, c.wrong("with the id "+strconv.Itoa(id), err)
+		}
+		return &entry{frame: &envelope.Frame{Inside: 5}, protobuf: found.Type == sr.TypeProtobuf}, nil
+	}
+	name := s.Subject + " version " + strconv.Itoa(int(s.Version))
+	found, err := c.sr.SchemaByVersion(ctx, s.Subject, int(s.Version))
+	if err != nil {
+		return nil, c.wrong(name, err)
+	}
+	e := &entry{frame: &envelope.Frame{}}
+	var index []byte
+	if found.Type == sr.TypeProtobuf {
+		at, err := indexOf(found.Schema.Schema, s.Record)
+		if err != nil {
+			return nil, &Error{Code: CodeRecord, Registry: c.place, Subject: name, Reason: oneLine(err)}
+		}
+		index = appendIndex(nil, at)
+	}
+	if s.Framing == envelope.FrameGUID {
+		id, err := guid(found.GUID)
+		if err != nil {
+			return nil, &Error{Code: CodeGUID, Registry: c.place, Subject: name, Reason: "the registry gives no GUID: use framing id"}
+		}
+		e.frame.GUID = append(append([]byte{1}, id...), index...)
+		return e, nil
+	}
+	if found.ID < 0 || found.ID > 1<<32-1 {
+		return nil, &Error{Code: CodeRefused, Registry: c.place, Subject: name, Reason: "its id has more than four bytes"}
+	}
+	id := uint32(found.ID)
+	e.frame.Prefix = append([]byte{0, byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)}, index...)
+	return e, nil
+}

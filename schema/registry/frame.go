@@ -1,0 +1,144 @@
+package registry
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/bufbuild/protocompile/ast"
+)
+
+// Bounds of what a payload's frame and a Protobuf schema may hold.
+const (
+	maxDepth  = 50 // messages inside one another
+	maxSchema = 1 << 20
+)
+
+var errIndex = errors.New("the index of a Protobuf message is cut off or too long")
+
+// FrameID returns the id of the schema that a payload in Confluent's format begins with,
+// and the rest of it. A payload without a frame returns false.
+func FrameID(payload []byte) (id uint32, rest []byte, ok bool) {
+	if len(payload) < 5 || payload[0] != 0 {
+		return 0, payload, false
+	}
+	return binary.BigEndian.Uint32(payload[1:]), payload[5:], true
+}
+
+// MessageIndex returns the index of a Protobuf message, which stands behind the id: the
+// numbers of the message and of those around it, each among its siblings. Both
+// spellings of the first message, a single 0 and the list of one 0, are read.
+func MessageIndex(b []byte) (index []int, rest []byte, err error) {
+	n, size := binary.Varint(b)
+	if size <= 0 || n < 0 || n > maxDepth {
+		return nil, b, errIndex
+	}
+	if n == 0 {
+		return []int{0}, b[size:], nil
+	}
+	rest = b[size:]
+	for range n {
+		at, size := binary.Varint(rest)
+		if size <= 0 || at < 0 || at > maxSchema {
+			return nil, b, errIndex
+		}
+		index, rest = append(index, int(at)), rest[size:]
+	}
+	return index, rest, nil
+}
+
+// appendIndex is the inverse of MessageIndex, in the shorter spelling.
+func appendIndex(b []byte, index []int) []byte {
+	if len(index) == 1 && index[0] == 0 {
+		return append(b, 0)
+	}
+	b = binary.AppendVarint(b, int64(len(index)))
+	for _, at := range index {
+		b = binary.AppendVarint(b, int64(at))
+	}
+	return b
+}
+
+// guid returns the bytes of a GUID in its text.
+func guid(text string) ([]byte, error) {
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || len(b) != 16 {
+		return nil, fmt.Errorf("the registry's GUID %.40q is not one", text)
+	}
+	return b, nil
+}
+
+// indexOf finds the message of that full name in the text of a Protobuf schema. A schema
+// with one message at the top needs no name.
+func indexOf(text, record string) ([]int, error) {
+	file, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("the Protobuf schema cannot be read: %w", err)
+	}
+	pkg := ""
+	var top []*ast.MessageNode
+	for _, d := range file.Decls {
+		switch d := d.(type) {
+		case *ast.PackageNode:
+			pkg = string(d.Name.AsIdentifier()) + "."
+		case *ast.MessageNode:
+			top = append(top, d)
+		}
+	}
+	var names []string
+	var find func(prefix string, in []*ast.MessageNode, at []int) []int
+	find = func(prefix string, in []*ast.MessageNode, at []int) []int {
+		for i, m := range in {
+			name, here := prefix+m.Name.Val, append(at[:len(at):len(at)], i)
+			names = append(names, name)
+			if name == record {
+				return here
+			}
+			var inside []*ast.MessageNode
+			for _, d := range m.Decls {
+				if d, ok := d.(*ast.MessageNode); ok {
+					inside = append(inside, d)
+				}
+			}
+			if found := find(name+".", inside, here); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	switch index := find(pkg, top, nil); {
+	case index != nil:
+		return index, nil
+	case len(top) == 1:
+		return []int{0}, nil
+	}
+	return nil, &recordError{record, names}
+}
+
+// deep reports whether the braces of a text are too many for a parser that recurses.
+func deep(text string) bool {
+	depth := 0
+	for _, c := range text {
+		switch c {
+		case '{', '[', '<', '(':
+			if depth++; depth > 2*maxDepth {
+				return true
+			}
+		case '}', ']', '>', ')':
+			depth = max(depth-1, 0)
+		}
+	}
+	return false
+}
+
+// recordError reports that a Protobuf schema has several messages and not this one.
+type recordError struct {
+	record string
+	names  []string
+}
+
+func (e *recordError) Error() string {
+	return fmt.Sprintf("the Protobuf schema has no message %.200q: set record in the route to one of %.500s", e.record, strings.Join(e.names, ", "))
+}

@@ -1,0 +1,209 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/seal"
+)
+
+// Router adds the frame of the schema to routes of the format Confluent. It does no I/O:
+// for an unknown schema it returns an error, with which [Client.Sink] asks
+// the registry.
+func (c *Client) Router(next envelope.Router) envelope.Router {
+	return func(m *postrider.Message) (envelope.Route, error) {
+		r, err := next.Of(m)
+		if err != nil || r.Format != envelope.Confluent {
+			return r, err
+		}
+		misfit := func(field, code, reason string) error {
+			return &envelope.RouteError{Code: code, Rule: r.Rule, Field: field, Reason: reason}
+		}
+		switch {
+		case m.Headers[seal.HeaderAlgorithm] != "":
+			return r, misfit("payload", envelope.CodeFormat, "is sealed, and readers of a schema registry cannot open it: send it in another format")
+		case m.Headers[postrider.ErasedHeader] != "" && len(m.Payload) == 0:
+			return r, misfit("payload", envelope.CodeFormat, "was erased, and readers of a schema registry cannot read an empty one: discard it")
+		case m.Headers[envelope.DataRef] != "":
+			return r, nil // Encode refuses it
+		}
+		if s, held := (*c.held.Load())[r.Topic]; held {
+			return r, &missing{s, r.Topic, true}
+		}
+		s := r.Schema
+		if s.Framing != envelope.Framed {
+			e := (*c.known.Load())[s]
+			if e == nil {
+				return r, &missing{s, r.Topic, false}
+			}
+			r.Frame = e.frame
+			return r, nil
+		}
+		id, rest, ok := FrameID(m.Payload)
+		if !ok {
+			return r, misfit("payload", CodeFrame, "does not begin with a schema id, and framing is framed: correct the writer, or set framing to id")
+		}
+		s = envelope.Schema{Framing: envelope.Framed, Version: int32(id)}
+		e := (*c.known.Load())[s]
+		if e == nil {
+			return r, &missing{s, r.Topic, false}
+		}
+		r.Frame = e.frame
+		if e.protobuf {
+			_, body, err := MessageIndex(rest)
+			if err != nil {
+				return r, misfit("payload", CodeFrame, "has no index of its Protobuf message behind the schema id: correct the writer")
+			}
+			r.Frame = &envelope.Frame{Inside: len(m.Payload) - len(body)}
+		}
+		return r, nil
+	}
+}
+
+// missing is the error about a schema that must be asked for.
+type missing struct {
+	schema envelope.Schema
+	topic  string
+	held   bool // another message of the topic waits for the schema
+}
+
+func (e *missing) Error() string {
+	return "id of the schema " + e.schema.Subject + " is unknown: deliver through registry.Client.Sink"
+}
+
+// ErrorCode is [CodeUnknown].
+func (e *missing) ErrorCode() string { return CodeUnknown }
+
+// Sink returns a sink that asks the registry for schemas that the router of to, which is
+// [Client.Router], does not know. While all are known it adds nothing to a call.
+func (c *Client) Sink(to broker.Sink) broker.Sink { return &sink{c, to} }
+
+type sink struct {
+	c  *Client
+	to broker.Sink
+}
+
+// Info is that of the sink behind it. Preview asks the registry where it must.
+func (s *sink) Info() broker.Info {
+	info := s.to.Info()
+	if preview := info.Preview; preview != nil {
+		info.Preview = func(pipe string, m *postrider.Message) (broker.Preview, error) {
+			p, err := preview(pipe, m)
+			var miss *missing
+			if !errors.As(err, &miss) {
+				return p, err
+			}
+			if err := s.c.settle(context.Background(), miss); err != nil { //nolint:forbidigo // bounded by the client's timeout
+				return p, classify(err, miss.topic)
+			}
+			if p, err = preview(pipe, m); errors.As(err, &miss) { // it had waited for another schema
+				if err := s.c.settle(context.Background(), miss); err != nil { //nolint:forbidigo // as above
+					return p, classify(err, miss.topic)
+				}
+				return preview(pipe, m)
+			}
+			return p, err
+		}
+	}
+	return info
+}
+
+// Deliver implements broker.Sink.
+func (s *sink) Deliver(ctx context.Context, batch broker.Batch) []error {
+	errs := s.to.Deliver(ctx, batch)
+	if errs == nil {
+		return nil
+	}
+	for range batch.Messages { // each round sends one message more at least
+		again := s.lookup(ctx, batch.Messages, errs)
+		if len(again) == 0 {
+			break
+		}
+		next := broker.Batch{Pipe: batch.Pipe, Messages: make([]postrider.Message, len(again))}
+		for n, i := range again {
+			next.Messages[n] = batch.Messages[i]
+		}
+		answers := s.to.Deliver(ctx, next)
+		for n, i := range again {
+			errs[i] = nil
+			if answers != nil {
+				errs[i] = answers[n]
+			}
+		}
+	}
+	for _, err := range errs {
+		if err != nil {
+			return errs
+		}
+	}
+	return nil
+}
+
+// lookup asks for the missing schemas. It returns the messages to deliver once more: those
+// whose schema was found, and those behind them in their keys. None of them was
+// accepted, by the prefix property.
+func (s *sink) lookup(ctx context.Context, msgs []postrider.Message, errs []error) (again []int) {
+	var down error                 // the registry does not answer: one question per call is enough
+	causes := map[string]error{}   // by key: why its first message failed
+	found := make(map[string]bool) // by key: it is delivered once more
+	for i := range msgs {
+		key, err := msgs[i].Key, errs[i]
+		if key != "" && found[key] {
+			again = append(again, i)
+			continue
+		}
+		if err == nil {
+			continue
+		}
+		var miss *missing
+		is := errors.As(err, &miss)
+		if cause := causes[key]; key != "" && cause != nil {
+			if is || errors.Is(err, broker.ErrNotTried) {
+				errs[i] = broker.NotTried(cause)
+			}
+			continue
+		}
+		if is {
+			if err = down; err == nil {
+				err = s.c.settle(ctx, miss)
+			}
+			if err == nil {
+				again, found[key] = append(again, i), key != ""
+				continue
+			}
+			if wrong := (*Error)(nil); errors.As(err, &wrong) && wrong.Down() {
+				down = err
+			}
+			errs[i] = classify(err, miss.topic)
+		}
+		causes[key] = errs[i]
+	}
+	return again
+}
+
+// settle asks for a missing schema. While the registry does not answer, all messages of the
+// topic wait for it: an outage in which some of them were sent would begin and end with
+// each of those. The first answer, whatever it is, ends it.
+func (c *Client) settle(ctx context.Context, miss *missing) error {
+	err := c.Resolve(ctx, miss.schema)
+	wrong := (*Error)(nil)
+	down := err != nil && (!errors.As(err, &wrong) || wrong.Down())
+	c.mu.Lock()
+	_, held := (*c.held.Load())[miss.topic]
+	if held != down {
+		next := maps.Clone(*c.held.Load())
+		if delete(next, miss.topic); down {
+			next[miss.topic] = miss.schema
+		}
+		c.held.Store(&next)
+	}
+	c.mu.Unlock()
+	if miss.held && !down {
+		return nil // the message has a schema of its own
+	}
+	return err
+}

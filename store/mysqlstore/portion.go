@@ -1,0 +1,65 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/postrider/postrider/store"
+)
+
+// portion is the part of a page that a read requests. It shrinks each time a read times out,
+// because the same page would time out again, and doubles with each read that does not.
+// It is safe for concurrent use.
+type portion struct {
+	mu     sync.Mutex
+	halved uint // how often a page is halved
+}
+
+const (
+	halvedAtOnce = 3  // a page that timed out is followed by one of an eighth
+	halvedMost   = 14 // one record of a page without a limit
+)
+
+// of returns reads that request this part of what the given ones do, at least one record.
+func (p *portion) of(reads []store.LaneRead) []store.LaneRead {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.halved == 0 {
+		return reads
+	}
+	smaller := make([]store.LaneRead, len(reads))
+	for i, r := range reads {
+		if r.MaxRecords <= 0 {
+			r.MaxRecords = unbounded
+		}
+		r.MaxRecords = max(r.MaxRecords>>p.halved, 1)
+		if r.MaxBytes > 0 {
+			r.MaxBytes = max(r.MaxBytes>>p.halved, 1)
+		}
+		smaller[i] = r
+	}
+	return smaller
+}
+
+// learn changes the part by the result of a read.
+func (p *portion) learn(ctx context.Context, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(err):
+		p.halved = min(p.halved+halvedAtOnce, halvedMost)
+	case err == nil && p.halved > 0:
+		p.halved--
+	}
+}
+
+// timedOut reports whether the server or a proxy ended a statement that took too long:
+// max_execution_time of MySQL, max_statement_time of MariaDB, KILL QUERY.
+func timedOut(err error) bool {
+	switch code(err) {
+	case errQueryTimeout, errStatementTimeout, errInterrupted:
+		return true
+	}
+	return false
+}
