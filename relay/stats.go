@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
@@ -277,7 +278,7 @@ func (r *recorder) trouble() []string {
 		}
 	}
 	if n := len(r.paused); n > 0 {
-		say(fmt.Sprintf("%d lanes are paused: too many keys are set aside", n))
+		say(plural.Of(n, "lane is paused", "lanes are paused") + ": too many keys are set aside")
 	}
 	for _, part := range slices.Sorted(maps.Keys(r.s.Down)) {
 		if part != "store" { // this text is read through the store

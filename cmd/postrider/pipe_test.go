@@ -64,7 +64,7 @@ func TestPipeCommands(t *testing.T) {
 	}
 	until(t, "what was sent is settled", relay, func() bool {
 		got := cli(t, nil, "", "pipe", "remove", "audit", "--store", outbox)
-		return got.code == exit.Failure && strings.Contains(got.err, "has not carried 2 messages, 0 of them parked")
+		return got.code == exit.Failure && strings.Contains(got.err, "has not carried 2 messages, 0 parked")
 	})
 	if n := s.count(); n != 2 {
 		t.Errorf("%d messages were sent, 2 before the pause", n)

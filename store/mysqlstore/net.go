@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/ops"
@@ -224,8 +225,8 @@ func (s *Store) alarms(ctx context.Context, q querier, at int64, st *ops.Status)
 		return err
 	}
 	if err == nil && at-last < droppedFor.Microseconds() {
-		st.Alarms = append(st.Alarms, fmt.Sprintf("%d messages were sent out of order, the last ones at %s: their statements were taken for ended; "+
-			"slew the server's clock, never set it back, and do not SET TIMESTAMP in sessions that write to the outbox", n, time.UnixMicro(last).UTC().Format(time.RFC3339)))
+		st.Alarms = append(st.Alarms, fmt.Sprintf("%s sent out of order, last at %s: the statements that wrote them were taken for ended; "+
+			"slew the server's clock, never set it back, and do not SET TIMESTAMP in sessions that write to the outbox", plural.Of(n, "message was", "messages were"), time.UnixMicro(last).UTC().Format(time.RFC3339)))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 )
 
@@ -114,6 +115,6 @@ type ForfeitError struct {
 }
 
 func (e *ForfeitError) Error() string {
-	return fmt.Sprintf("pipe %q has not carried %d messages, %d of them parked: pause it and let it drain, or give them up with --forfeit %d",
-		e.Pipe, e.Pending+e.Parked, e.Parked, e.Pending+e.Parked)
+	return fmt.Sprintf("pipe %q has not carried %s, %d parked: pause it and let it drain, or discard all with --forfeit %d",
+		e.Pipe, plural.Of(e.Pending+e.Parked, "message"), e.Parked, e.Pending+e.Parked)
 }

@@ -151,7 +151,7 @@ func (p *patient) clock(ctx context.Context) ([]ops.Finding, error) {
 	if here := before.Add(after.Sub(before) / 2).Sub(now); after.Sub(before) < limit {
 		judge("this program's host", here)
 	}
-	return orFine(found, "the clocks of %d relays and of this host are within %s of the database's", len(alive), period(limit)), nil
+	return orFine(found, "the clocks of %s and of this host are within %s of the database's", plural.Of(len(alive), "relay"), period(limit)), nil
 }
 
 // state returns the status with a low limit for the count of pending messages.

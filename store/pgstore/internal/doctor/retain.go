@@ -107,7 +107,7 @@ UNION ALL SELECT '', lane::int, missing, 0, 0 FROM {{schema}}.book_lane WHERE mi
 	}
 	var found []ops.Finding
 	for _, d := range rows {
-		what := fmt.Sprintf("the books of pipe %q differ by %d messages in lane %d, between %d and %d", d.Pipe, d.Rows, d.Lane, d.From, d.To)
+		what := fmt.Sprintf("the books of pipe %q differ by %s in lane %d, between %d and %d", d.Pipe, plural.Of(d.Rows, "message"), d.Lane, d.From, d.To)
 		if d.Pipe == "" {
 			what = fmt.Sprintf("%s from lane %d that no retention removed", plural.Of(d.Rows, "row is gone", "rows are gone"), d.Lane)
 		}
