@@ -277,6 +277,7 @@ func TestRefusedValues(t *testing.T) {
 		"keda: {enabled: true}\n":                         "keda.prometheus is missing",
 		"keda: {maxReplicas: 0}\n":                        "maxReplicas",
 		"volumeMounts: [{name: a}]\n":                     "mountPath",
+		"env: [{value: a}]\n":                             "name",
 		"volumes: [{emptyDir: {}}]\n":                     "name",
 		"image: {digest: abc}\n":                          "digest",
 		"config: {store: \"postgres://u:hunter2@h/d\"}\n": "store_password_file",

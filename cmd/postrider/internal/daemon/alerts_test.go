@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/consumer"
 	consumermetrics "github.com/postrider/postrider/consumer/metrics"
@@ -84,7 +86,7 @@ func relayPage(t *testing.T) string {
 		t.Fatal(err)
 	}
 	m.keep(keeper, map[string]string{"relay": "shop"})
-	srv := httptest.NewServer(metricsHandler([]*unit{{meter: m}}))
+	srv := httptest.NewServer(metricsHandler(seriesOf(m)))
 	defer srv.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -158,4 +160,10 @@ func TestConsumersServeWhatTheRulesAsk(t *testing.T) {
 	body := consumerPage(t)
 	rulesAskFor(t, "consumer.rules.yml", []byte(body))
 	promtool(t, strings.NewReader(body), "check", "metrics")
+}
+
+func seriesOf(m *metrics) *prometheus.Registry {
+	reg := newRegistry()
+	register(reg, []*unit{{meter: m}})
+	return reg
 }

@@ -11,9 +11,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/cmd/postrider/internal/telemetry"
+	"github.com/postrider/postrider/relay"
 )
 
 // Process runs relays: Run is its whole life.
@@ -47,11 +51,21 @@ func (p *Process) Run(ctx context.Context) error {
 	if err := p.Listener.check(); err != nil {
 		return err
 	}
-	units, err := p.openUnits()
+	series := newRegistry()
+	export, err := telemetry.Start(telemetry.Source{
+		LookupEnv: p.LookupEnv, Version: p.Version, Instance: relay.DefaultInstance(), Metrics: series, Logger: p.Logger,
+	})
 	if err != nil {
 		return err
 	}
+	units, err := p.openUnits(export)
+	if err != nil {
+		export.Stop(false)
+		return err
+	}
 	defer closeUnits(units)
+	register(series, units)
+	defer export.Stop(true)
 	defer newPacer(p.LookupEnv, func() (n int64) {
 		for _, u := range units {
 			n += u.relay.Stats().Delivered
@@ -61,7 +75,7 @@ func (p *Process) Run(ctx context.Context) error {
 	defer keepHouse(ctx, units)()
 	defer watchSinks(ctx, units)()
 	log := p.Logger
-	stop, err := p.serve(units)
+	stop, err := p.serve(units, series)
 	if err != nil {
 		return err
 	}
@@ -98,7 +112,7 @@ func (l *Listener) check() error {
 var errListen = errors.New("cannot listen")
 
 // serve starts the listener of health and metrics and returns what ends it.
-func (p *Process) serve(units []*unit) (func(), error) {
+func (p *Process) serve(units []*unit, series *prometheus.Registry) (func(), error) {
 	if p.Listener.Address == "" {
 		return func() {}, nil
 	}
@@ -111,7 +125,7 @@ func (p *Process) serve(units []*unit) (func(), error) {
 		return nil, fmt.Errorf("%w on %s: %w; choose another --listen, 127.0.0.1:0 for any port", errListen, p.Listener.Address, err)
 	}
 	srv := &http.Server{
-		Handler: healthHandler(units, metricsHandler(units)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+		Handler: healthHandler(units, metricsHandler(series)), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	p.Logger.Info("listener started", "address", l.Addr().String())

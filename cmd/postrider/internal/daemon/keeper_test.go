@@ -52,7 +52,7 @@ func TestHousekeepingMetricsOfTrouble(t *testing.T) {
 		m.of(relay.New(st, membroker.New(nil).Sink(), nil))
 		m.keep(k, map[string]string{"relay": "shop"})
 		w := httptest.NewRecorder()
-		metricsHandler([]*unit{{meter: m}}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		metricsHandler(seriesOf(m)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return w.Body.String()
 	}
 	for _, line := range []string{`postrider_partitions{relay="shop"} 5`, `postrider_partitions_ahead{relay="shop"} 0`, `postrider_partitions_alarm{relay="shop"} 1`} {

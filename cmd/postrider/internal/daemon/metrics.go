@@ -104,14 +104,22 @@ func (m *metrics) observer() *relay.Observer {
 // of says whose series these are.
 func (m *metrics) of(r *relay.Relay) { m.stats, m.health = r.Stats, r.Health }
 
-// metricsHandler is the endpoint, on a registry of its own.
-func metricsHandler(units []*unit) http.Handler {
+// newRegistry has the series of the process; register adds those of its relays.
+func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+func register(reg *prometheus.Registry, units []*unit) {
 	for _, u := range units {
 		reg.MustRegister(u.meter, u.meter.deliver, u.meter.settle)
 		reg.MustRegister(u.meter.others...)
 	}
+}
+
+// metricsHandler is the endpoint.
+func metricsHandler(reg *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
+	"github.com/postrider/postrider/cmd/postrider/internal/telemetry"
 	"github.com/postrider/postrider/relay"
 )
 
@@ -71,7 +72,7 @@ func shareLimits(o *relay.Options, relays int) {
 
 // openUnits opens every relay of the process. It does no I/O: what is
 // unreachable is waited for, each by its own relay.
-func (p *Process) openUnits() (units []*unit, err error) {
+func (p *Process) openUnits(export *telemetry.Export) (units []*unit, err error) {
 	defer func() {
 		if err != nil {
 			closeUnits(units)
@@ -84,7 +85,7 @@ func (p *Process) openUnits() (units []*unit, err error) {
 	shared, keeps := open.NewPools(opening), map[string]*admin.KeeperOptions{}
 	for _, r := range p.Relays {
 		r.Open.Pools = shared
-		u, err := p.openUnit(r, keeps)
+		u, err := p.openUnit(r, keeps, export)
 		if err != nil {
 			if r.Name != "" {
 				err = fmt.Errorf("%s: relay %s: %w", r.Where, r.Name, err)
@@ -104,7 +105,7 @@ func closeUnits(units []*unit) {
 
 // openUnit opens one relay. keeps has the housekeeping of the outboxes so far: each
 // has one, that of the first of its relays, and who leaves payloads there goes by it.
-func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions) (*unit, error) {
+func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, export *telemetry.Export) (*unit, error) {
 	set, relays := r.Open, len(p.Relays)
 	opts, err := r.Engine.options()
 	if err != nil {
@@ -156,6 +157,9 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions) (*uni
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st.Admin, labels, p.Listener.StatusEvery)
 	opts.Logger, opts.Version, opts.Observer = u.log, p.Version, u.meter.observer()
+	if export.Tracer != nil {
+		opts.Tracer = export.Tracer
+	}
 	var to broker.Sink = sink
 	if relays > 1 {
 		to = newFairSink(sink)
