@@ -93,18 +93,15 @@ func (s *sink) Info() broker.Info {
 	if preview := info.Preview; preview != nil {
 		info.Preview = func(pipe string, m *postrider.Message) (broker.Preview, error) {
 			p, err := preview(pipe, m)
-			var miss *missing
-			if !errors.As(err, &miss) {
-				return p, err
-			}
-			if err := s.c.settle(context.Background(), miss); err != nil { //nolint:forbidigo // bounded by the client's timeout
-				return p, classify(err, miss.topic)
-			}
-			if p, err = preview(pipe, m); errors.As(err, &miss) { // it had waited for another schema
-				if err := s.c.settle(context.Background(), miss); err != nil { //nolint:forbidigo // as above
+			for range 2 { // it may wait for another schema first
+				var miss *missing
+				if !errors.As(err, &miss) {
+					break
+				}
+				if err := s.c.settle(context.Background(), miss); err != nil { //nolint:forbidigo // bounded by the client's timeout
 					return p, classify(err, miss.topic)
 				}
-				return preview(pipe, m)
+				p, err = preview(pipe, m)
 			}
 			return p, err
 		}
@@ -118,7 +115,8 @@ func (s *sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	if errs == nil {
 		return nil
 	}
-	for range batch.Messages { // each round sends one message more at least
+	// A round sends one message more at least, or ends the outage that a message waited for.
+	for range 2 * len(batch.Messages) {
 		again := s.lookup(ctx, batch.Messages, errs)
 		if len(again) == 0 {
 			break
@@ -135,12 +133,18 @@ func (s *sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 			}
 		}
 	}
-	for _, err := range errs {
-		if err != nil {
-			return errs
+	failed := false
+	for i, err := range errs {
+		var miss *missing
+		if errors.As(err, &miss) { // another call has begun an outage of its topic since
+			errs[i] = broker.Throttled(err, CodeUnreachable, miss.topic, retryAfter)
 		}
+		failed = failed || err != nil
 	}
-	return nil
+	if !failed {
+		return nil
+	}
+	return errs
 }
 
 // lookup asks for the missing schemas. It returns the messages to deliver once more: those
