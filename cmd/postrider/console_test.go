@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,12 +30,18 @@ var consoleAddress = regexp.MustCompile(`console: (http\S+)`)
 // openConsole starts a console and opens its first page.
 func openConsole(t *testing.T, store string, more ...string) *browser {
 	t.Helper()
+	args := append([]string{"console", "--listen", "127.0.0.1:0", "--role", "admin", "--actor", "ann", "--store", store}, more...)
+	return browse(t, launch(t, args...))
+}
+
+// browse opens the first page of the console that a process serves.
+func browse(t *testing.T, p *process) *browser {
+	t.Helper()
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"console", "--listen", "127.0.0.1:0", "--role", "admin", "--actor", "ann", "--store", store}, more...)
-	b := &browser{t: t, p: launch(t, args...), client: &http.Client{Jar: jar, Timeout: time.Minute}}
+	b := &browser{t: t, p: p, client: &http.Client{Jar: jar, Timeout: time.Minute}}
 	until(t, "the console listens", b.p, func() bool { return consoleAddress.MatchString(b.p.said.String()) })
 	address := consoleAddress.FindStringSubmatch(b.p.said.String())[1]
 	resp, err := b.client.Get(address)
@@ -85,6 +92,19 @@ func (b *browser) do(path string, fill ...string) (form, answer string) {
 	}
 	resp, err := b.client.PostForm(b.root+action, fields)
 	return form, b.body(path, resp, err)
+}
+
+// press presses a button of the embedding program.
+func (b *browser) press(n int) {
+	b.t.Helper()
+	fields := url.Values{"extra": {strconv.Itoa(n)}}
+	for _, f := range hiddenField.FindAllStringSubmatch(b.page(""), -1) {
+		if f[1] == "token" {
+			fields.Set("token", f[2])
+		}
+	}
+	resp, err := b.client.PostForm(b.root+"extra", fields)
+	b.body("extra", resp, err)
 }
 
 // A person sees dead letters in the console, grouped by cause, and sends them again: by an order

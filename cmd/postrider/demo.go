@@ -1,11 +1,17 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/demo"
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/examples/orders"
 )
+
+// liveRate is how many orders per second a person can follow.
+const liveRate = 10
 
 func (a *app) demoCommand() *cobra.Command {
 	o := demo.Options{ErrOut: a.errOut}
@@ -19,8 +25,10 @@ func (a *app) demoCommand() *cobra.Command {
 			"--store and --broker run the same on PostgreSQL and on Kafka, NATS, RabbitMQ or Redis, or with\n" +
 			"http://127.0.0.1:PORT/PATH with webhooks to an endpoint that the demo opens there. Only flags\n" +
 			"count: the database and the broker of the environment and of the file are left alone.\n\n" +
+			"With --console you watch and act in a browser instead: kill the relay by a button, find the\n" +
+			"dead letter of an order that the broker rejects, raise the limit, retry it. Ctrl-C counts.\n\n" +
 			"Exits with 1 unless nothing was lost, invented, reordered or applied twice.",
-		Example: "  postrider demo\n  postrider demo --orders 5000 --kill 20 --output json",
+		Example: "  postrider demo\n  postrider demo --console\n  postrider demo --orders 5000 --kill 20 --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// What the environment or a file names holds the user's own messages.
@@ -29,7 +37,17 @@ func (a *app) demoCommand() *cobra.Command {
 					*to = cmd.Flags().Lookup(name).Value.String()
 				}
 			}
-			o.Answer, o.Logger = a.printer(), a.logger()
+			if o.Console {
+				for _, name := range []string{"orders", "kill"} {
+					if cmd.Flags().Changed(name) {
+						return exit.Usagef("--%s has no effect with --console: orders are placed until Ctrl-C, and a button kills the relay", name)
+					}
+				}
+				if !cmd.Flags().Changed("rate") {
+					o.Rate = liveRate
+				}
+			}
+			o.Answer, o.Logger, o.Actor = a.printer(), a.logger(), a.actor()
 			return demo.Run(cmd.Context(), o)
 		},
 	}
@@ -37,6 +55,7 @@ func (a *app) demoCommand() *cobra.Command {
 	fs.IntVar(&o.Orders, "orders", 600, "orders to place; each makes three messages")
 	fs.IntVar(&o.Rate, "rate", 60, "orders per second")
 	fs.IntVar(&o.Kills, "kill", 3, "how often the relay is killed")
+	fs.BoolVar(&o.Console, "console", false, fmt.Sprintf("serve the console on 127.0.0.1 and place %d orders per second until Ctrl-C", liveRate))
 	fs.BoolVar(&o.Keep, "keep", false, "keep the files of the run and print where they are")
 	return cmd
 }

@@ -23,11 +23,12 @@ type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.Closer
-	said  *said
+	said  *said // on stderr
+	out   *said // on stdout
 	done  chan struct{}
 }
 
-// said collects stderr.
+// said collects what a process writes.
 type said struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -56,10 +57,10 @@ func launch(t *testing.T, args ...string) *process {
 // launchIn is launch with more variables in the environment.
 func launchIn(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), said: &said{}, done: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), said: &said{}, out: &said{}, done: make(chan struct{})}
 	p.cmd.Dir = t.TempDir()
 	p.cmd.Env = append(config.Environ(map[string]string{demo.WithParent: "1"}), env...)
-	p.cmd.Stderr = p.said
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.said
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

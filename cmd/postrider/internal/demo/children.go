@@ -50,6 +50,7 @@ func (d *run) spawn(name string, set open.Settings, args ...string) (*child, err
 		WithParent: "1",
 	})
 	cmd.Stderr = log
+	apart(cmd)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("demo: %w", err)

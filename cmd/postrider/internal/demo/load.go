@@ -66,7 +66,7 @@ func (l *load) run(ctx context.Context) error {
 		l.begun.Add(1)
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if err := l.order(ctx, i); err != nil {
+			if err := l.order(ctx, i, false); err != nil {
 				cancel(err)
 				return
 			}
@@ -77,11 +77,49 @@ func (l *load) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
+// until places orders until ctx ends, and returns when those that were begun have reached
+// their end. Each value of rejects makes one that is too large for the broker.
+func (l *load) until(ctx context.Context, rejects <-chan struct{}) error {
+	defer l.client.CloseIdleConnections()
+	var (
+		placing, cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		wg              sync.WaitGroup
+		slots           = make(chan struct{}, customers)
+		tick            = time.NewTicker(max(time.Second/time.Duration(l.opts.Rate), time.Microsecond))
+	)
+	defer cancel(nil)
+	defer tick.Stop()
+	for i := int64(0); ; i++ {
+		long := false
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			return context.Cause(placing)
+		case <-placing.Done():
+			wg.Wait()
+			return context.Cause(placing)
+		case <-rejects:
+			long = true
+		case <-tick.C:
+		}
+		slots <- struct{}{}
+		l.begun.Add(1)
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := l.order(placing, i, long); err != nil {
+				cancel(err)
+				return
+			}
+			l.finished.Add(1)
+		})
+	}
+}
+
 // order takes one order through its steps. Every fifth customer's first card is
 // declined after the message was written: it must never be published.
-func (l *load) order(ctx context.Context, i int64) error {
+func (l *load) order(ctx context.Context, i int64, long bool) error {
 	id := "order-" + strconv.FormatInt(i+1, 10)
-	if err := l.post(ctx, "/orders", orders.Request{Order: id, Ref: id + "/placed", SKU: fmt.Sprintf("sku-%d", i%10), Qty: int(i%3) + 1}); err != nil {
+	if err := l.post(ctx, "/orders", orders.Request{Order: id, Ref: id + "/placed", SKU: goods(i, long), Qty: int(i%3) + 1}); err != nil {
 		return err
 	}
 	if i%5 == 0 {

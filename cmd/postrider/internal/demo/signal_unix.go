@@ -4,6 +4,7 @@ package demo
 
 import (
 	"os"
+	"os/exec"
 	"syscall"
 )
 
@@ -11,3 +12,7 @@ import (
 func freeze(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) }
 
 func thaw(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }
+
+// apart keeps a Ctrl-C, which a terminal sends to a whole group, for the demo alone: its
+// processes run until it ends them.
+func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

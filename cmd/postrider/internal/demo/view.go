@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
@@ -31,7 +32,18 @@ func newView(o Options) *view {
 	if o.Answer.JSON {
 		v.out, v.tty = o.ErrOut, false // stdout holds the one object
 	}
+	if o.Console { // without an end
+		v.total = 0
+	}
 	return v
+}
+
+// of is the part of a total after a number; "" without one.
+func of(word string, total int) string {
+	if total == 0 {
+		return ""
+	}
+	return word + strconv.Itoa(total)
 }
 
 func (v *view) say(text string) {
@@ -49,7 +61,7 @@ func (v *view) killed(inFlight bool) {
 		v.inFlight++
 	}
 	if !v.tty {
-		fmt.Fprintf(v.out, "%5.1fs  relay killed (%d of %d)\n", time.Since(v.begun).Seconds(), v.kills, v.planned)
+		fmt.Fprintf(v.out, "%5.1fs  relay killed (%d%s)\n", time.Since(v.begun).Seconds(), v.kills, of(" of ", v.planned))
 	}
 }
 
@@ -90,8 +102,8 @@ func (v *view) draw(l look) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.tty {
-		fmt.Fprintf(v.out, "%5.1fs  orders %d/%d  pending %d  sent %d  lag %s  effects %d  kills %d\n",
-			time.Since(v.begun).Seconds(), l.orders, v.total, l.pending, l.sent, output.Short(l.lag), l.effects, v.kills)
+		fmt.Fprintf(v.out, "%5.1fs  orders %d%s  pending %d  sent %d  lag %s  effects %d  kills %d\n",
+			time.Since(v.begun).Seconds(), l.orders, of("/", v.total), l.pending, l.sent, output.Short(l.lag), l.effects, v.kills)
 		return
 	}
 	if v.drawn {
@@ -107,12 +119,16 @@ func (v *view) draw(l look) {
 			bar[i] = '#'
 		}
 	}
-	fmt.Fprintf(v.out, "\x1b[2K\n\x1b[2K  orders   %6d  [%s]\n", l.orders, bar)
+	progress := "[" + string(bar) + "]"
+	if v.total == 0 {
+		progress = ""
+	}
+	fmt.Fprintf(v.out, "\x1b[2K\n\x1b[2K  orders   %6d  %s\n", l.orders, progress)
 	fmt.Fprintf(v.out, "\x1b[2K  pending  %6d  in the outbox\n", l.pending)
 	fmt.Fprintf(v.out, "\x1b[2K  sent     %6d  at the broker\n", l.sent)
 	fmt.Fprintf(v.out, "\x1b[2K  lag      %6s\n", output.Short(l.lag))
 	fmt.Fprintf(v.out, "\x1b[2K  effects  %6d  in the stock\n", l.effects)
-	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  of %d  %s\n", v.kills, v.planned, v.relayNow())
+	fmt.Fprintf(v.out, "\x1b[2K  kills    %6d  %s  %s\n", v.kills, of("of ", v.planned), v.relayNow())
 }
 
 // watch feeds the view until ctx ends. A look that fails is left out: the next one will do.
