@@ -66,7 +66,7 @@ func (a *app) ordersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo-orders", Short: "The shop of the demo", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p.Store, p.Schema, p.Logger = a.set.Store, a.set.Schema, a.logger()
+			p.Store, p.Schema, p.Logger, p.LookupEnv = a.set.Store, a.set.Schema, a.logger(), a.lookupEnv
 			return demo.Shop(cmd.Context(), p)
 		},
 	}
@@ -81,7 +81,7 @@ func (a *app) warehouseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo-warehouse", Short: "The warehouse of the demo", Hidden: true, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p.Store, p.Schema, p.Broker, p.Logger = a.set.Store, a.set.Schema, a.set.Broker, a.logger()
+			p.Store, p.Schema, p.Broker, p.Logger, p.LookupEnv = a.set.Store, a.set.Schema, a.set.Broker, a.logger(), a.lookupEnv
 			return demo.Warehouse(cmd.Context(), p)
 		},
 	}

@@ -226,3 +226,37 @@ func TestTelemetryRefuses(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, p.said)
 	}
 }
+
+// TestOneTraceOfTheDemo: a request to the shop, the message it writes and the effect in the
+// warehouse are one trace, and the relay's span of the call links to it.
+func TestOneTraceOfTheDemo(t *testing.T) {
+	c, url, _ := collect(t, "http/protobuf", "127.0.0.1:0")
+	p := launchIn(t, []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + url + "/v1/traces"}, "demo", "--orders", "20", "--kill", "0", "--output", "json")
+	if code := p.ends(3 * time.Minute); code != exit.OK {
+		t.Fatalf("exit code %d: %s", code, p.said)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	byID, linked := map[string]*spanpb.Span{}, map[string]bool{}
+	for _, s := range c.spans {
+		byID[string(s.SpanId)] = s
+		for _, l := range s.Links {
+			if s.Name == "send orders" {
+				linked[string(l.SpanId)] = true
+			}
+		}
+	}
+	whole := 0
+	for _, s := range c.spans {
+		created := byID[string(s.ParentSpanId)]
+		if s.Name != "process orders" || created == nil || created.Name != "create orders" || !linked[string(created.SpanId)] {
+			continue
+		}
+		if request := byID[string(created.ParentSpanId)]; request != nil && request.Kind == spanpb.Span_SPAN_KIND_SERVER && string(request.TraceId) == string(s.TraceId) {
+			whole++
+		}
+	}
+	if whole != 60 {
+		t.Errorf("%d of 60 messages have a trace from the request to the effect; %d spans", whole, len(c.spans))
+	}
+}

@@ -69,6 +69,8 @@ type Options struct {
 	// WriteV1 writes events of version 1, while warehouses run that know no other. An
 	// order in another unit than [Piece] is then refused: version 1 would lose it.
 	WriteV1 bool
+	// Tracer makes a span of each message that is enqueued; nil: none.
+	Tracer outbox.Tracer
 	// Pause is slept in each transaction after the message was enqueued, so
 	// that transactions overlap; nil: no pause.
 	Pause func() time.Duration
@@ -79,7 +81,7 @@ func NewShop(db *sql.DB, d dialect.Dialect, opts *Options) *Shop {
 	s := &Shop{db: db, dialect: d, topic: Topic}
 	var ob outbox.Options
 	if opts != nil {
-		ob.Schema, s.pause, s.writeV1 = opts.Schema, opts.Pause, opts.WriteV1
+		ob.Schema, ob.Tracer, s.pause, s.writeV1 = opts.Schema, opts.Tracer, opts.Pause, opts.WriteV1
 		if opts.Topic != "" {
 			s.topic = opts.Topic
 		}

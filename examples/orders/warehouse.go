@@ -24,6 +24,7 @@ type Warehouse struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	opts    consumer.Options
+	around  func(consumer.Handler[*sql.Tx]) consumer.Handler[*sql.Tx]
 }
 
 // NewWarehouse returns a warehouse whose stock is in db, a database of the
@@ -34,6 +35,11 @@ func NewWarehouse(db *sql.DB, d dialect.Dialect, schema string, log *slog.Logger
 		opts.Concurrency, opts.Prefetch = 1, 64 // one writer at a time anyway
 	}
 	return &Warehouse{db: db, dialect: d, opts: opts}
+}
+
+// Use puts middleware around the warehouse's handlers, such as spans. Call it before Run.
+func (w *Warehouse) Use(around func(consumer.Handler[*sql.Tx]) consumer.Handler[*sql.Tx]) {
+	w.around = around
 }
 
 // Migrate makes the tables of the stock and of the inbox.
@@ -66,6 +72,9 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 // Run receives from src until ctx ends.
 func (w *Warehouse) Run(ctx context.Context, src broker.Source) error {
 	c := consumer.New(src, consumer.SQL(w.db, w.dialect), &w.opts)
+	if w.around != nil {
+		c.Use(w.around)
+	}
 	for _, step := range []string{Placed, Paid, Shipped} {
 		consumer.HandleChain(c, step, Events, apply)
 	}

@@ -3,6 +3,7 @@ package demo
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -18,10 +19,17 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
+	"github.com/postrider/postrider/cmd/postrider/internal/telemetry"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
+	"github.com/postrider/postrider/otelpostrider"
+	"github.com/postrider/postrider/relay"
 )
 
 // child is this binary started again with another command. It ends with its parent.
@@ -182,6 +190,13 @@ type Part struct {
 	Pause         time.Duration // each of the shop's transactions stays open up to this long
 	Out           io.Writer     // gets one line when the process is ready
 	Logger        *slog.Logger
+	LookupEnv     func(string) (string, bool)
+}
+
+// telemetry exports what a process of the demo does where the environment asks for it: one
+// trace leads from a request to the shop to the effect in the warehouse.
+func (p *Part) telemetry(service string) (*telemetry.Export, error) {
+	return telemetry.Start(telemetry.Source{LookupEnv: p.LookupEnv, Service: service, Instance: relay.DefaultInstance(), Logger: p.Logger, Parent: true})
 }
 
 // Shop is the process of the shop until ctx ends.
@@ -191,7 +206,15 @@ func Shop(ctx context.Context, p Part) error {
 		return err
 	}
 	defer db.Close() // nothing is written any more
+	export, err := p.telemetry("shop")
+	if err != nil {
+		return err
+	}
+	defer export.Stop(true)
 	opts := &orders.Options{Schema: sqlSchema(d, p.Schema), Topic: p.Topic}
+	if export.Tracer != nil {
+		opts.Tracer = export.Tracer
+	}
 	if p.Pause > 0 {
 		opts.Pause = func() time.Duration { return rand.N(p.Pause) }
 	}
@@ -203,7 +226,12 @@ func Shop(ctx context.Context, p Part) error {
 	if err != nil {
 		return fmt.Errorf("demo: listen: %w", err)
 	}
-	srv := &http.Server{Handler: shop.Handler(p.Logger), ReadHeaderTimeout: 5 * time.Second}
+	api := shop.Handler(p.Logger)
+	if export.Tracer != nil {
+		api = otelhttp.NewHandler(api, "shop", otelhttp.WithTracerProvider(export.Spans), otelhttp.WithPropagators(propagation.TraceContext{}),
+			otelhttp.WithMeterProvider(noop.NewMeterProvider()))
+	}
+	srv := &http.Server{Handler: api, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		<-ctx.Done()
 		_ = srv.Close()
@@ -233,6 +261,14 @@ func Warehouse(ctx context.Context, p Part) error {
 	house := orders.NewWarehouse(db, d, sqlSchema(d, p.Schema), p.Logger)
 	if err := house.Migrate(ctx); err != nil {
 		return err
+	}
+	export, err := p.telemetry("warehouse")
+	if err != nil {
+		return err
+	}
+	defer export.Stop(true)
+	if export.Tracer != nil {
+		house.Use(otelpostrider.Process[*sql.Tx](export.Tracer))
 	}
 	src, err := open.Source(&open.Settings{Broker: p.Broker}, orders.Consumer, p.Topic)
 	if err != nil {

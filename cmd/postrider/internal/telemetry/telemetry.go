@@ -46,10 +46,12 @@ const atTheEnd = 3 * time.Second
 // Source is what a process tells of itself.
 type Source struct {
 	LookupEnv func(string) (string, bool)
+	Service   string // "": postrider
 	Version   string // of the program
 	Instance  string // of the process
-	Metrics   prometheus.Gatherer
+	Metrics   prometheus.Gatherer // beside those of Tracer; nil: none
 	Logger    *slog.Logger
+	Parent    bool // spans of handlers are children of their messages' spans: one trace
 }
 
 // Export is a running export, or none. A collector that is down costs no message: what it
@@ -57,6 +59,7 @@ type Source struct {
 type Export struct {
 	// Tracer makes the spans and metrics of calls to brokers; nil: nothing is exported.
 	Tracer *otelpostrider.Tracer
+	Spans  traceapi.TracerProvider // of Tracer
 	ends   []func(context.Context) error
 }
 
@@ -91,7 +94,8 @@ func Start(s Source) (*Export, error) {
 		}
 		figures, e.ends = p, append(e.ends, p.Shutdown)
 	}
-	e.Tracer = otelpostrider.New(&otelpostrider.Options{TracerProvider: spans, MeterProvider: figures})
+	e.Tracer = otelpostrider.New(&otelpostrider.Options{TracerProvider: spans, MeterProvider: figures, Parent: s.Parent})
+	e.Spans = spans
 	s.Logger.Info("telemetry started", "traces", set.traces.on, "metrics", set.metrics.on)
 	return e, nil
 }
@@ -118,7 +122,7 @@ func about(s Source) (*resource.Resource, error) {
 	known, err := resource.New(context.Background(),
 		resource.WithHost(), resource.WithTelemetrySDK(),
 		resource.WithAttributes(
-			attribute.String("service.name", "postrider"),
+			attribute.String("service.name", cmp.Or(s.Service, "postrider")),
 			attribute.String("service.version", s.Version),
 			attribute.String("service.instance.id", s.Instance)))
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
@@ -160,8 +164,11 @@ func meters(s Source, set signal, about *resource.Resource) (*metric.MeterProvid
 	if err != nil {
 		return nil, fmt.Errorf("open the export of metrics: %w", err)
 	}
-	every := metric.NewPeriodicReader(&metricExporter{to, health{log: s.Logger, signal: "metrics"}},
-		metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(s.Metrics))))
+	var others []metric.PeriodicReaderOption
+	if s.Metrics != nil {
+		others = append(others, metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(s.Metrics))))
+	}
+	every := metric.NewPeriodicReader(&metricExporter{to, health{log: s.Logger, signal: "metrics"}}, others...)
 	return metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(every)), nil
 }
 
