@@ -319,3 +319,22 @@ func TestWhatIsDueDoesNotWaitForAnOutage(t *testing.T) {
 		t.Errorf("%d of %d messages are delivered a minute after the outage", len(s.acked), lanes)
 	}
 }
+
+// A lane at its cap reads on while its parked messages are all that it may send, also
+// when one of them waits behind the outage that the others look like: its destination
+// has acknowledged something since it was sent, and is out since.
+//
+// Promises: S
+func TestALaneFullOfMessagesThatLookLikeAnOutageReadsOn(t *testing.T) {
+	bad := map[string]error{}
+	s := newStage(t, port.Config{ParkedKeys: 2, Retry: port.Backoff{MaxAttempts: 3}}, 1, func(m *postrider.Message, _ int) error { return bad[m.ID] })
+	first := s.comes(0, 0, "a", "b", "", "c", "d@other")
+	bad[first[0]], bad[first[1]] = broker.Outage(errHTTP500, "HTTP_500", "orders"), broker.Outage(errHTTP500, "HTTP_500", "orders")
+	bad[first[2]] = unknown
+	for i := range 600 { // traffic shows that the destination works
+		s.comes(time.Duration(4+i)*time.Second, 0, "c")
+	}
+	if !s.until(10*time.Minute, func() bool { return len(s.dead()) == 3 }) {
+		t.Errorf("after ten minutes %d messages are delivered, and dead are %v, want three", len(s.acked), s.dead())
+	}
+}

@@ -19,7 +19,7 @@ func (e *Engine) wantsParked(l *lane) bool {
 	if !l.refresh && (!l.hasDue || e.now < l.due) {
 		return false
 	}
-	return l.turns < parkedTurns || l.paused && !e.blind(l)
+	return l.turns < parkedTurns || l.paused && e.overCap(l) && !e.blind(l)
 }
 
 // planViews asks for the whole view of lanes whose view is old, at a slow pace. If a
@@ -44,15 +44,25 @@ func (l *lane) stuck() bool {
 }
 
 // blind reports whether all that a lane at its cap may send are messages of unknown
-// fate, and nothing was acknowledged since where they go: only what comes behind
-// them can show whether it works.
+// fate, and nothing was acknowledged since where they go, or it is out since then: only
+// what comes behind them can show whether it works.
 func (e *Engine) blind(l *lane) bool {
-	for _, s := range l.suspects {
-		if !s.counted && e.works(s.place, s.at) {
+	for _, s := range l.suspects { // order does not matter
+		if !s.counted && e.works(s.place, s.at) && !e.isOut(s.place) {
 			return false
 		}
 	}
 	return l.awaits() && l.records < maxParked(&e.cfg)
+}
+
+// isOut reports whether the last answer from where a topic goes was an outage.
+func (e *Engine) isOut(topic string) bool {
+	for _, name := range [2]string{"", e.destination(topic)} {
+		if s := e.scopes[name]; s != nil && s.open {
+			return true
+		}
+	}
+	return false
 }
 
 // overCap reports whether the lane's captured keys are at the cap.

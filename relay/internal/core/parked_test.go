@@ -276,6 +276,48 @@ func TestAtTheCapOfParkedKeysTheLanePausesAndSaysSo(t *testing.T) {
 	}
 }
 
+// A lane below the cap again reads its log, though parked records of it are due at any time.
+//
+// Promises: S
+func TestALaneBelowTheCapAgainReadsOn(t *testing.T) {
+	r := newRig(t, port.Config{ParkedKeys: 2, Retry: port.Backoff{Delays: []time.Duration{time.Nanosecond}, Jitter: -1}})
+	due := captured("a", "b")
+	due.HasDue = true
+	r.leadWith(lanes(1, due))
+	sent := map[string]int{}
+	for range 30 {
+		r.pass(100 * time.Millisecond)
+		if rd, ok := maybe[port.Read](r); ok {
+			if !rd.Reads[0].Parked {
+				if sent["a"] < 3 {
+					t.Fatal("the lane is at the cap, and reads its log")
+				}
+				return
+			}
+			b := r.parkedBatch(due, store.Retry, 0, "a", "b")
+			if sent["a"] >= 3 { // it was acknowledged
+				due = captured("b")
+				due.HasDue = true
+				b = r.parkedBatch(due, store.Retry, 0, "b")
+			}
+			r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+		}
+		if d, ok := maybe[port.Deliver](r); ok {
+			errs := make([]error, len(d.Msgs))
+			for i := range d.Msgs {
+				if sent[d.Msgs[i].Key]++; d.Msgs[i].Key == "b" || sent["a"] < 3 {
+					errs[i] = failed
+				}
+			}
+			r.step(port.Delivered{ID: d.ID, Errs: errs})
+		}
+		if st, ok := maybe[port.Settle](r); ok {
+			r.step(port.Settled{ID: st.ID})
+		}
+	}
+	t.Fatalf("one key is parked, the cap is two, and the log is never read: %v", sent)
+}
+
 func TestAnUnknownParkedRecordFailsOnlyWhenOthersWork(t *testing.T) {
 	r := newRig(t, port.Config{})
 	due := captured("a")
