@@ -64,7 +64,6 @@ func (p *Process) Run(ctx context.Context) error {
 		return err
 	}
 	defer closeUnits(units)
-	register(series, units)
 	defer export.Stop(true)
 	defer newPacer(p.LookupEnv, func() (n int64) {
 		for _, u := range units {
@@ -74,6 +73,7 @@ func (p *Process) Run(ctx context.Context) error {
 	}).start()()
 	defer keepHouse(ctx, units)()
 	defer watchSinks(ctx, units)()
+	register(series, units) // with those of the housekeeping
 	log := p.Logger
 	stop, err := p.serve(units, series)
 	if err != nil {

@@ -46,9 +46,9 @@ const atTheEnd = 3 * time.Second
 // Source is what a process tells of itself.
 type Source struct {
 	LookupEnv func(string) (string, bool)
-	Service   string // "": postrider
-	Version   string // of the program
-	Instance  string // of the process
+	Service   string              // "": postrider
+	Version   string              // of the program
+	Instance  string              // of the process
 	Metrics   prometheus.Gatherer // beside those of Tracer; nil: none
 	Logger    *slog.Logger
 	Parent    bool // spans of handlers are children of their messages' spans: one trace
