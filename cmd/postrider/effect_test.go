@@ -35,7 +35,7 @@ func everywhere() map[string]string {
 		"dead list":       "after all code id key limit topic",
 		"dead retry":      match + act + errors + "set-header set-topic unset-header",
 		"dead show":       "payload",
-		"demo":            "keep kill orders rate",
+		"demo":            "console keep kill orders rate",
 		"doctor":          "all consumer fail-on max-lag only timeout",
 		"enqueue":         "batch",
 		"erase":           "dry-run key reason topic wait",
