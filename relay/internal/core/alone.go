@@ -502,8 +502,7 @@ func (e *Engine) endWatch() {
 // so they step aside, also at the cap of parked keys: a paused lane reads nothing
 // else, and does not look at what is parked before it has run empty.
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
-	sink := e.scopes[""]
-	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || sink != nil && sink.open
+	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || e.scopes[""].isOut()
 	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
 		b.alone.tries[i] >= unknownRounds
 }

@@ -319,7 +319,7 @@ func (e *Engine) dueKeys(l *lane, n int) []string {
 			break
 		}
 		c := l.captured[d.key]
-		if s := e.scopes[c.place]; c.place != "" && s != nil && s.open {
+		if s := e.scopes[c.place]; c.place != "" && s.isOut() {
 			if tried.has(c.place) {
 				continue
 			}

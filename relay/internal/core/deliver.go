@@ -97,7 +97,7 @@ func (e *Engine) deliverNext(l *lane) {
 		if b.alone != nil || len(l.suspects) > 0 {
 			e.weigh(l, c)
 		}
-		if s := e.scopes[""]; s != nil && s.open {
+		if s := e.scopes[""]; s.isOut() {
 			s.probe = c
 			c.probes = append(c.probes, s)
 		}

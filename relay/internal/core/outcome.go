@@ -278,7 +278,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 		e.unknownRound(r)
 		return
 	}
-	if s := e.scopes[""]; s != nil && s.open && s.probe == c && (progress || others || r.out != nil && r.outage == nil) {
+	if s := e.scopes[""]; s.isOut() && s.probe == c && (progress || others || r.out != nil && r.outage == nil) {
 		delete(e.scopes, "") // it answered, if not kindly
 		e.sinkWorks()
 	}

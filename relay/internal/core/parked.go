@@ -16,10 +16,8 @@ func (e *Engine) wantsParked(l *lane) bool {
 	if len(l.requests) > 0 {
 		return true
 	}
-	if !l.refresh && (!l.hasDue || e.now < l.due) {
-		return false
-	}
-	return l.turns < parkedTurns || l.paused && e.overCap(l) && !e.blind(l)
+	due := l.refresh || l.hasDue && e.now >= l.due
+	return due && (l.turns < parkedTurns || l.paused && e.overCap(l) && !e.blind(l))
 }
 
 // planViews asks for the whole view of lanes whose view is old, at a slow pace. If a
@@ -48,21 +46,11 @@ func (l *lane) stuck() bool {
 // what comes behind them can show whether it works.
 func (e *Engine) blind(l *lane) bool {
 	for _, s := range l.suspects { // order does not matter
-		if !s.counted && e.works(s.place, s.at) && !e.isOut(s.place) {
+		if !s.counted && e.works(s.place, s.at) && !e.scopes[""].isOut() && !e.scopes[e.destination(s.place)].isOut() {
 			return false
 		}
 	}
 	return l.awaits() && l.records < maxParked(&e.cfg)
-}
-
-// isOut reports whether the last answer from where a topic goes was an outage.
-func (e *Engine) isOut(topic string) bool {
-	for _, name := range [2]string{"", e.destination(topic)} {
-		if s := e.scopes[name]; s != nil && s.open {
-			return true
-		}
-	}
-	return false
 }
 
 // overCap reports whether the lane's captured keys are at the cap.

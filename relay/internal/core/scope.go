@@ -36,9 +36,12 @@ type streak struct {
 // rowsMost bounds how many destinations are counted: their names come with messages.
 const rowsMost = 1000
 
+// isOut reports whether the last answer was an outage. A scope that is nil works.
+func (s *scope) isOut() bool { return s != nil && s.open }
+
 func (e *Engine) sinkHeld() bool {
 	s := e.scopes[""]
-	return s != nil && s.open && (e.now < s.pause.until || s.probe != nil)
+	return s.isOut() && (e.now < s.pause.until || s.probe != nil)
 }
 
 // hasOpenDestination reports whether messages must be looked at one by one.
@@ -129,7 +132,7 @@ func (e *Engine) recover(c *call, topic string) {
 	}
 	for _, name := range [2]string{"", e.destination(topic)} {
 		s := e.scopes[name]
-		if s != nil && s.open && c.sentAt < s.tripped {
+		if s.isOut() && c.sentAt < s.tripped {
 			continue
 		}
 		delete(e.rows, name)

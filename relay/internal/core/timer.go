@@ -32,7 +32,7 @@ func (e *Engine) planTimer() {
 	if op := e.settle; op != nil && op.id == 0 {
 		at(op.pause.until)
 	}
-	if s := e.scopes[""]; s != nil && s.open {
+	if s := e.scopes[""]; s.isOut() {
 		at(s.pause.until)
 	}
 	e.laneTimes(at)
