@@ -8,8 +8,9 @@ import (
 // their lane's owner must know of them. The captured keys of a lane are few (the
 // engine has a cap), what waits behind one of them or is dead may be millions: so
 // they go from the head of one key's queue to that of the next, and read what
-// they return, all of it in the order of an index: BETWEEN leaves the planner no
-// other one.
+// they return, all of it in the order of an index. BETWEEN with equal bounds leaves the
+// planner no other index: where all parked records are in one lane, an equal lane looks
+// to it like no condition, and it may read them all in the order of seq for each lane.
 func (st *statements) parkedSQL(q func(string) string) {
 	st.due = q(`SELECT {{columns}}, o.state, o.attempts, o.generation, o.code, d.cut, d.ends
 FROM unnest($2::smallint[], $3::integer[]) WITH ORDINALITY AS l(lane, n, i)
@@ -38,8 +39,8 @@ CROSS JOIN LATERAL (SELECT p.due_at FROM {{schema}}.parked p WHERE ` + single + 
  coalesce(g.keys, '{}'), coalesce(g.firsts, '{}'), coalesce(g.lasts, '{}'), ` + laneHeld + `
 FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (SELECT count(*) AS records FROM (
-  SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = l.lane
-  ORDER BY p.seq DESC LIMIT greatest($3::integer, ` + manyParked + ` + 1)) x) c
+  SELECT 1 FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane BETWEEN l.lane AND l.lane
+  ORDER BY p.lane DESC, p.seq DESC LIMIT greatest($3::integer, ` + manyParked + ` + 1)) x) c
 CROSS JOIN LATERAL (` + heads + ` AND c.records > ` + manyParked + nextHead + `
   SELECT array_agg(y.key ORDER BY y.key) AS keys, array_agg(y.seq ORDER BY y.key) AS seqs,
    array_agg(extract(epoch FROM y.due - clock_timestamp())::float8 ORDER BY y.key) AS dues, min(y.due) AS due FROM (
@@ -57,8 +58,8 @@ WHERE c.records > 0 OR EXISTS (SELECT 1 FROM {{schema}}.hold f WHERE f.pipe = $1
 	// the newest rows only, which pruning leaves. Only where an owner is found are the
 	// dead letters that count looked for, among the newest records of the lane.
 	st.crashes = q(`SELECT c.lane, c.owners, CASE WHEN c.owners = 0 THEN 0 ELSE
- (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane
-   ORDER BY p.seq DESC LIMIT 1000) p WHERE p.state = 'dead' AND p.code = '` + store.CodeCrashed + `' LIMIT 3) b)::integer END
+ (SELECT count(*) FROM (SELECT 1 FROM (SELECT p.state, p.code FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane BETWEEN c.lane AND c.lane
+   ORDER BY p.lane DESC, p.seq DESC LIMIT 1000) p WHERE p.state = 'dead' AND p.code = '` + store.CodeCrashed + `' LIMIT 3) b)::integer END
 FROM (SELECT l.lane, least(count(DISTINCT x.owner) FILTER (WHERE x.same AND x.owner <> $3), 16)::integer AS owners
 FROM unnest($2::smallint[]) AS l(lane)
 CROSS JOIN LATERAL (
