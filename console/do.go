@@ -335,7 +335,14 @@ func (q *request) pipeOf(v url.Values) (*ops.Pipe, error) {
 }
 
 func pipeTouches(p *ops.Pipe) []touch {
-	return []touch{{"Pipe", p.Name}, {"Carries", filterText(p.Filter)}, {"Relays alive", strconv.Itoa(p.Relays)}, {"Behind", "at most " + num(p.Behind)}, {"Parked", num(p.Parked)}}
+	return []touch{{"Pipe", p.Name}, {"Carries", filterText(p.Filter)}, {"Relays alive", strconv.Itoa(p.Relays)}, {"Behind", "at most " + num(p.Behind)}, {"Parked", parkedText(p)}}
+}
+
+func parkedText(p *ops.Pipe) string {
+	if p.ParkedCapped {
+		return "at least " + num(p.Parked)
+	}
+	return num(p.Parked)
 }
 
 func filterText(f store.Filter) string { return cmp.Or(f.String(), "everything") }
@@ -385,6 +392,8 @@ func (q *request) planRemove(v url.Values) (*intent, error) {
 	}
 	if p.Name == q.place.outbox.places[""].defaultPipe() {
 		in.Nothing = "this console is opened on that pipe: remove it with the command"
+	} else if p.ParkedCapped {
+		in.Nothing = "the pipe has parked " + num(p.Parked) + " messages or more, which are not counted here: remove it with the command, which names their number"
 	}
 	return in, nil
 }

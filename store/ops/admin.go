@@ -41,6 +41,7 @@ type Status struct {
 	// then on, and one that a person sends again from its first failure or, when it had
 	// none, from when it was set aside.
 	Lag       time.Duration
+	LagCapped bool     // Lag is an upper bound, as LaneStatus.LagCapped
 	Delivered int64    // sum of the progress counters
 	Holds     []Hold   // what people have paused, by lane and key
 	Stops     []Stop   // destinations that nothing is sent to
@@ -54,16 +55,35 @@ type Hold struct {
 	Since time.Time
 }
 
+// AddLag raises the lag to that of a lane.
+func (s *Status) AddLag(l *LaneStatus) {
+	if l.Lag > s.Lag {
+		s.Lag, s.LagCapped = l.Lag, l.LagCapped
+	}
+}
+
+// AtMost is what a text says before Lag: nothing where it is exact.
+func (s *Status) AtMost() string {
+	if s.LagCapped {
+		return "at most "
+	}
+	return ""
+}
+
 // LaneStatus is one lane of a Status.
 type LaneStatus struct {
-	Lane      store.Lane
-	Owner     string // instance name, "" if nobody
-	Leased    bool
-	Until     time.Duration // lease time left
-	Epoch     int64
-	Pending   int64
-	Lag       time.Duration // as Status.Lag
-	Behind    time.Duration // Lag of the records that are not parked alone
+	Lane    store.Lane
+	Owner   string // instance name, "" if nobody
+	Leased  bool
+	Until   time.Duration // lease time left
+	Epoch   int64
+	Pending int64
+	Lag     time.Duration // as Status.Lag
+	Behind  time.Duration // Lag of the records that are not parked alone
+	// LagCapped: Lag and Behind are upper bounds. As many records as are counted are not due or
+	// not of the pipe, and more stand behind them: these are taken for due, at the age of their
+	// first.
+	LagCapped bool
 	Delivered int64
 	Parked    int64
 	SettledAt time.Time

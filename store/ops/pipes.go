@@ -45,7 +45,12 @@ type Pipe struct {
 	// newest record: what is pending is at most that, stragglers aside.
 	Behind int64 `json:"behind"`
 	Parked int64 `json:"parked"`
+	// ParkedCapped: Parked is a lower bound.
+	ParkedCapped bool `json:"parked_is_lower_bound,omitempty"`
 }
+
+// ParkedCount is how far Pipes counts what a pipe has set aside.
+const ParkedCount = 10_000
 
 // StartFrom says where a new pipe starts.
 type StartFrom uint8

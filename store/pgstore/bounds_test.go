@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -107,6 +108,13 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 			!regexp.MustCompile(`^1\d{3}\+? keys are blocked by dead letters, with 50 messages$`).MatchString(found[0].Why) {
 			t.Errorf("%d findings of the check parked: %+v", len(found), found)
 		}
+		c.reads("pipe list", 0, ops.ParkedCount, func() error {
+			pipes, err := office.Pipes.Pipes(t.Context())
+			if err == nil && (pipes[0].Parked != ops.ParkedCount || !pipes[0].ParkedCapped) {
+				t.Errorf("pipes %+v", pipes)
+			}
+			return err
+		})
 		text, err := os.ReadFile(filepath.Join("..", "..", "docs", "postgres.md"))
 		if err != nil {
 			t.Fatal(err)
@@ -135,4 +143,35 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 			t.Errorf("%d dead letters in the view states, want 10000", n)
 		}
 	}
+}
+
+// Where none of the messages that are counted is due, or the pipe's, a message behind them is
+// taken for due: the lag is an upper bound, and says so.
+func TestLagBehindWhatIsCounted(t *testing.T) {
+	d := fresh(t, "18", 1)
+	s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, CountLimit: 10})
+	f := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, CountLimit: 10, Pipe: "f"})
+	if _, err := s.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "f", From: ops.FromBeginning, Filter: store.Filter{Topics: []string{"u"}}, Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, st *pgstore.Store, capped bool, least, most time.Duration) {
+		t.Helper()
+		got, err := st.Office().Admin.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := got.Lanes[0]; got.LagCapped != capped || l.LagCapped != capped || got.Lag != l.Lag || l.Lag < least || l.Lag > most {
+			t.Errorf("%s: lag %v, capped %v; lane %+v", what, got.Lag, got.LagCapped, l)
+		}
+	}
+	d.exec(`INSERT INTO box.outbox (topic, not_before, created_at) SELECT 't', now() + interval '1 day', now() - interval '3 hours' FROM generate_series(1, 10)`)
+	want("ten scheduled messages", s, false, 0, 0)
+	d.exec(`INSERT INTO box.outbox (topic, created_at) VALUES ('t', now() - interval '2 hours')`)
+	want("one behind them", s, true, 2*time.Hour, 150*time.Minute)
+	want("none for the filter", f, true, 2*time.Hour, 150*time.Minute)
+	d.exec(`INSERT INTO box.parked (pipe, lane, seq, state, captures, due_at, created_at, version, schema_version, id, topic, key, type, content_type, headers, payload)
+ SELECT 'main', 0, 100, 'retry', false, now(), now() - interval '1 day', 0, 0, gen_random_uuid(), 't', '', '', '', '{}', ''`)
+	want("an older one that is set aside", s, false, 24*time.Hour, 25*time.Hour)
+	d.exec(`DELETE FROM box.parked; DELETE FROM box.outbox WHERE seq = 1`)
+	want("nine scheduled ones and another", s, false, 2*time.Hour, 150*time.Minute)
 }

@@ -271,7 +271,19 @@ func TestRolesAreMadeAgain(t *testing.T) {
 				t.Errorf("after %+v: %q, before: %q", req, after, before)
 			}
 		}
-		_, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
+		// So does who migrates by the printed statements.
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: pgstore.Version - 1}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := d.store("main").Office().Migrator.SQL(pgstore.Version-1, pgstore.Version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.exec(text)
+		if after := d.strings(acl); !slices.Equal(before, after) {
+			t.Errorf("after the printed statements: %q, before: %q", after, before)
+		}
+		_, err = d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Roles: true, RolePrefix: `x"; DROP`})
 		wantIs(t, err, store.ErrUnusable)
 	})
 }

@@ -2,6 +2,7 @@ package answer
 
 import (
 	"fmt"
+	"strconv"
 	"text/tabwriter"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
@@ -13,7 +14,11 @@ import (
 func PipesText(w *tabwriter.Writer, found []ops.Pipe) {
 	output.Row(w, "PIPE", "STATE", "RELAYS", "BEHIND", "PARKED", "SINCE", "FILTER")
 	for _, p := range found {
-		output.Row(w, p.Name, pipeState(p), p.Relays, p.Behind, p.Parked, output.Stamp(p.CreatedAt), FilterText(p.Filter))
+		parked := strconv.FormatInt(p.Parked, 10)
+		if p.ParkedCapped {
+			parked += "+"
+		}
+		output.Row(w, p.Name, pipeState(p), p.Relays, p.Behind, parked, output.Stamp(p.CreatedAt), FilterText(p.Filter))
 	}
 }
 

@@ -25,6 +25,7 @@ type Status struct {
 	Pending    int64            `json:"pending"`
 	Capped     bool             `json:"pending_is_lower_bound,omitempty"`
 	LagSeconds float64          `json:"lag_seconds"`
+	LagCapped  bool             `json:"lag_is_upper_bound,omitempty"`
 	Delivered  int64            `json:"delivered"`
 	Parked     map[string]int64 `json:"parked"`
 	ParkedCap  bool             `json:"parked_is_lower_bound,omitempty"`
@@ -77,6 +78,7 @@ type Lane struct {
 	Epoch      int64   `json:"epoch"`
 	Pending    int64   `json:"pending"`
 	LagSeconds float64 `json:"lag_seconds"`
+	LagCapped  bool    `json:"lag_is_upper_bound,omitempty"`
 	Delivered  int64   `json:"delivered"`
 	Parked     int64   `json:"parked"`
 	WaitsFor   string  `json:"waits_for,omitempty"` // the reason that nothing is sent
@@ -96,7 +98,7 @@ type Block struct {
 func StatusOf(s ops.Status, blocks map[store.Lane]admin.Block, relay string) Status {
 	answer := Status{
 		Time: time.Now().UTC(), Relay: relay, Pipe: s.Pipe, Paused: s.Paused, Identity: s.Identity, Pending: s.Pending, Capped: s.Capped, ParkedCap: s.ParkedCapped,
-		LagSeconds: s.Lag.Seconds(), Delivered: s.Delivered, Alarms: s.Alarms,
+		LagSeconds: s.Lag.Seconds(), LagCapped: s.LagCapped, Delivered: s.Delivered, Alarms: s.Alarms,
 		Parked:    map[string]int64{"scheduled": 0, "retry": 0, "waiting": 0, "dead": 0}, // every state, also without records
 		Instances: []Instance{}, Lanes: []Lane{}, Holds: []Hold{}, Stops: []Stop{},
 	}
@@ -116,13 +118,21 @@ func StatusOf(s ops.Status, blocks map[store.Lane]admin.Block, relay string) Sta
 	}
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		lane := Lane{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.Delivered, l.Parked, s.WaitsFor(l), nil}
+		lane := Lane{int(l.Lane), l.Owner, l.Leased, l.Epoch, l.Pending, l.Lag.Seconds(), l.LagCapped, l.Delivered, l.Parked, s.WaitsFor(l), nil}
 		if b, ok := blocks[l.Lane]; ok {
 			lane.Blocked = &Block{strconv.FormatInt(b.Seq, 10), b.Key, b.Waiting, b.Keys, b.Retry()}
 		}
 		answer.Lanes = append(answer.Lanes, lane)
 	}
 	return answer
+}
+
+// lagText is a lag, marked where it is an upper bound.
+func lagText(lag time.Duration, capped bool) string {
+	if capped {
+		return "at most " + output.Short(lag)
+	}
+	return output.Short(lag)
 }
 
 // holdsShown is how many paused keys and lanes a person is shown.
@@ -140,7 +150,7 @@ func StatusText(w *tabwriter.Writer, s ops.Status, blocks map[store.Lane]admin.B
 	}
 	output.Row(w, "pipe", pipe)
 	output.Row(w, "pending", fmt.Sprintf("%d%s", s.Pending, bound))
-	output.Row(w, "lag", output.Short(s.Lag))
+	output.Row(w, "lag", lagText(s.Lag, s.LagCapped))
 	output.Row(w, "delivered", s.Delivered)
 	bound = ""
 	if s.ParkedCapped {
@@ -189,7 +199,7 @@ func StatusText(w *tabwriter.Writer, s ops.Status, blocks map[store.Lane]admin.B
 			if b, ok := blocks[l.Lane]; ok {
 				waits = strings.TrimPrefix(waits+"; "+b.String(), "; ")
 			}
-			output.Row(w, l.Lane, l.Owner, l.Pending, output.Short(l.Lag), l.Delivered, l.Parked, l.Epoch, waits)
+			output.Row(w, l.Lane, l.Owner, l.Pending, lagText(l.Lag, l.LagCapped), l.Delivered, l.Parked, l.Epoch, waits)
 		}
 	}
 }

@@ -268,8 +268,8 @@ func (p *patient) lag(ctx context.Context) ([]ops.Finding, error) {
 	if st.Capped {
 		atLeast = "at least "
 	}
-	what := fmt.Sprintf("%s%s, the oldest for %s", atLeast, plural.Of(st.Pending, "message is pending", "messages are pending"), period(st.Lag))
-	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
+	what := fmt.Sprintf("%s%s, the oldest for %s%s", atLeast, plural.Of(st.Pending, "message is pending", "messages are pending"), st.AtMost(), period(st.Lag))
+	data := map[string]any{"pending": st.Pending, "lag_seconds": st.Lag.Seconds(), "lag_is_upper_bound": st.LagCapped}
 	if severity == ops.OK {
 		return []ops.Finding{{What: what, Data: data}}, nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/journal"
+	"github.com/postrider/postrider/store/pgstore/internal/roles"
 )
 
 // Migrator changes the schema of one outbox. It is safe for concurrent use.
@@ -350,7 +351,8 @@ func (s *Migrator) script(m Migration, down bool, lanes int) string {
 }
 
 // SQL returns the statements of the steps from one version to another, each step in a
-// transaction, for an outbox with Options.Lanes lanes.
+// transaction, for an outbox with Options.Lanes lanes, and a last one that grants the objects
+// to the roles of the outbox, if it has any.
 func (s *Migrator) SQL(from, to int) (string, error) {
 	if s.Bad != nil {
 		return "", s.Bad
@@ -373,6 +375,9 @@ func (s *Migrator) SQL(from, to int) (string, error) {
 				fmt.Fprintf(&b, "-- %d %s\nBEGIN;\n%sCOMMIT;\n", m.Version, m.Name, s.script(m, step.Down, s.lanes))
 			}
 		}
+	}
+	if to > 0 { // recreated objects have no grants
+		b.WriteString(roles.Again(s.Schema))
 	}
 	return b.String(), nil
 }

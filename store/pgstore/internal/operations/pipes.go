@@ -76,10 +76,11 @@ func (s *Pipes) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 				return err
 			}
 			fill(row, &p)
+			p.ParkedCapped = p.Parked >= ops.ParkedCount
 			found = append(found, p)
 		}
 		return rows.Err()
-	}, s.sql.pipeList)
+	}, s.sql.pipeList, ops.ParkedCount)
 	return found, s.Wrap("list pipes", err)
 }
 

@@ -17,7 +17,7 @@ func (st *pipeTexts) pipesSQL(q func(string) string) {
  (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + db.Alive("r.") + `),
  greatest({{stands}}
   - (SELECT min(c.pos) FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name), 0),
- (SELECT count(*) FROM {{schema}}.parked k WHERE k.pipe = p.name)
+ (SELECT count(*) FROM (SELECT FROM {{schema}}.parked k WHERE k.pipe = p.name ORDER BY k.seq LIMIT $1) k)
 FROM {{schema}}.pipe p ORDER BY p.name`)
 	st.pipeEnd = q(`SELECT {{stands}}`)
 	// Every visible row from that time on lies behind the result, whatever clocks and

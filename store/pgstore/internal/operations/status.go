@@ -116,11 +116,11 @@ func scanLanes(rows pgx.Rows, st *ops.Status) (alive []bool, err error) {
 	for rows.Next() {
 		var l ops.LaneStatus
 		var owner string
-		var until, behind, parked float64
+		var until, behind, edge, parked float64
 		var settled db.Time
 		var capped, some bool
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
-			&l.Pending, &capped, &behind, &parked, &some, &l.HeldTopics)
+			&l.Pending, &capped, &behind, &edge, &parked, &some, &l.HeldTopics)
 		if err != nil {
 			return nil, err
 		}
@@ -135,11 +135,12 @@ func scanLanes(rows pgx.Rows, st *ops.Status) (alive []bool, err error) {
 		if settled != nil {
 			l.SettledAt = settled.UTC()
 		}
-		l.Behind = max(db.Seconds(behind), 0)
+		l.Behind = max(db.Seconds(max(behind, edge)), 0)
 		l.Lag = max(db.Seconds(parked), l.Behind)
+		l.LagCapped = edge > behind && l.Lag > db.Seconds(parked)
 		st.Pending += l.Pending
 		st.Capped = st.Capped || capped
-		st.Lag = max(st.Lag, l.Lag)
+		st.AddLag(&l)
 		st.Delivered += l.Delivered
 		st.Lanes, alive = append(st.Lanes, l), append(alive, some)
 	}

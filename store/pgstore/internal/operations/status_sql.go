@@ -26,11 +26,13 @@ func (st *adminTexts) adminSQL(q func(string) string) {
 	st.status = q(`SELECT {{identity}}, (SELECT count(*) FROM {{schema}}.pipe WHERE name = $1),
  coalesce((SELECT paused FROM {{schema}}.pipe WHERE name = $1), false)`)
 	// The rows after each cursor, counted up to a limit, and the rows of transactions that
-	// were running when the cursor passed them.
+	// were running when the cursor passed them. Where none of those that are counted is due,
+	// the first one behind them bounds the lag.
 	counts := `SELECT c.lane, c.owner, coalesce(w.instance, ''), coalesce(` + db.Alive("w.") + `, false),
  coalesce(extract(epoch FROM w.alive_until - clock_timestamp()), 0)::float8, c.n, c.delivered, c.settled_at,
  ahead.n + late.n, greatest(ahead.n, late.n) >= $2::bigint,
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
+ coalesce(extract(epoch FROM clock_timestamp() - edge.at), 0)::float8,
  coalesce(extract(epoch FROM clock_timestamp() - k.at), 0)::float8, k.at IS NOT NULL,
  CASE WHEN w.held <> '[]' THEN ARRAY(SELECT DISTINCT x.topic FROM (
   (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT ` + heldLooked + `)
@@ -45,6 +47,8 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
 LEFT JOIN LATERAL (SELECT greatest(o.created_at, o.not_before) AS at FROM (SELECT ` + looked + ` FROM {{schema}}.outbox o
   WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o
   WHERE ` + due + ` ORDER BY o.seq LIMIT 1) oldest ON true
+LEFT JOIN LATERAL (SELECT o.created_at AS at FROM {{schema}}.outbox o
+  WHERE o.lane = c.lane AND o.seq > c.pos AND oldest.at IS NULL AND ahead.n >= $2::bigint ORDER BY o.seq OFFSET $2::bigint LIMIT 1) edge ON true
 CROSS JOIN LATERAL (SELECT count(*) AS n, min(greatest(x.created_at, x.not_before)) AS at FROM (
   SELECT o.created_at, o.not_before FROM unnest(c.inflight + c.draining) AS r(xids)
   CROSS JOIN LATERAL (SELECT o.created_at, o.not_before FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8
@@ -60,6 +64,7 @@ WHERE c.pipe = $1 ORDER BY c.lane`
 		"(SELECT count(*) AS n FROM (\n  SELECT 1 FROM", "(SELECT count(*) FILTER (WHERE "+passes+") AS n, count(*) AS seen FROM (\n  SELECT "+looked+" FROM",
 		"o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) x)", "o.seq > c.pos ORDER BY o.seq LIMIT $2::bigint) o)",
 		"greatest(ahead.n, late.n)", "greatest(ahead.seen, late.n)",
+		"ahead.n >= $2", "ahead.seen >= $2",
 		due, due+" AND "+passes,
 		"AND NOT {{schema}}.settled(", "AND "+passes+" AND NOT {{schema}}.settled(",
 	).Replace(counts))

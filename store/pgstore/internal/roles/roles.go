@@ -120,6 +120,9 @@ DECLARE
     who    text;
     g      record;
 BEGIN
+    IF prefix IS NULL THEN
+        RETURN; -- the outbox has no roles
+    END IF;
     FOREACH who IN ARRAY ARRAY['writer', 'relay', 'reader', 'admin'] LOOP
         who := prefix || '_' || who;
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = who) THEN
@@ -167,12 +170,25 @@ func SQL(schema, prefix string) (string, error) {
 			Fix:  "use letters, digits and underscores, at most 56, beginning with a letter",
 		}
 	}
+	return render(schema, "'"+prefix+"'"), nil
+}
+
+// Again returns the statement of SQL for the roles that the outbox in schema has when it is
+// executed. It changes nothing where the outbox has none.
+func Again(schema string) string {
+	// As JSON: older schemas lack the column.
+	return render(schema, "(SELECT to_jsonb(i) ->> 'role_prefix' FROM {{schema}}.outbox_info i)")
+}
+
+// render fills in rolesSQL; prefix is an expression.
+func render(schema, prefix string) string {
 	var names []string
 	for _, g := range grants() {
 		names = append(names, g.name)
 	}
-	return strings.NewReplacer("{{objects}}", objects, "{{schema}}", db.Quote(schema), "{{name}}", "'"+schema+"'", "{{prefix}}", "'"+prefix+"'",
-		"{{names}}", "{"+strings.Join(names, ",")+"}", "{{decisions}}", decisions()).Replace(rolesSQL), nil
+	text := strings.ReplaceAll(rolesSQL, "{{prefix}}", prefix)
+	return strings.NewReplacer("{{objects}}", objects, "{{schema}}", db.Quote(schema), "{{name}}", "'"+schema+"'",
+		"{{names}}", "{"+strings.Join(names, ",")+"}", "{{decisions}}", decisions()).Replace(text)
 }
 
 // Need is one privilege of a role on one relation, on some columns of it or all.

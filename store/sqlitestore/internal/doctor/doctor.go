@@ -176,9 +176,9 @@ func (s *Doctor) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]o
 			found = append(found, one.Findings()...)
 		}
 	}
-	data := map[string]any{"alive": alive, "pending": st.Pending, "lag_seconds": st.Lag.Seconds()}
-	what := fmt.Sprintf("%s, %s, the oldest for %s", plural.Of(alive, "relay lives", "relays live"),
-		plural.Of(st.Pending, "message is pending", "messages are pending"), st.Lag.Round(time.Second))
+	data := map[string]any{"alive": alive, "pending": st.Pending, "lag_seconds": st.Lag.Seconds(), "lag_is_upper_bound": st.LagCapped}
+	what := fmt.Sprintf("%s, %s, the oldest for %s%s", plural.Of(alive, "relay lives", "relays live"),
+		plural.Of(st.Pending, "message is pending", "messages are pending"), st.AtMost(), st.Lag.Round(time.Second))
 	switch {
 	case alive == 0 && st.Pending == 0:
 		return []ops.Finding{{What: "no relay lives, and no message waits for one", Data: data}}, nil

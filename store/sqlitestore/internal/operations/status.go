@@ -120,19 +120,41 @@ func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) er
 		if oldest.Valid {
 			l.Behind = max(0, -s.Until(oldest.Int64))
 		}
+		edge, err := s.edge(ctx, q, l, n)
+		if err != nil {
+			return err
+		}
 		if l.Lag, err = s.parkedLag(ctx, q, l.Lane); err != nil {
 			return err
 		}
 		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l); err != nil {
 			return err
 		}
+		l.LagCapped = edge > max(l.Lag, l.Behind)
+		l.Behind = max(l.Behind, edge)
 		l.Lag = max(l.Lag, l.Behind)
 		l.Pending += n
 		st.Pending += l.Pending
-		st.Lag = max(st.Lag, l.Lag)
+		st.AddLag(l)
 		st.Capped = st.Capped || n >= int64(s.countLimit)
 	}
 	return nil
+}
+
+// edge is the age of the first row of a lane that laneCounts does not count, where none of those
+// that it counts is due: it bounds the lag.
+func (s *Admin) edge(ctx context.Context, q db.Querier, l *ops.LaneStatus, counted int64) (time.Duration, error) {
+	if l.Behind > 0 || counted < int64(s.countLimit) {
+		return 0, nil
+	}
+	var at int64
+	err := q.QueryRowContext(ctx, `SELECT created_at FROM postrider_outbox
+		WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT 1 OFFSET ?3`,
+		s.Pipe, l.Lane, s.countLimit).Scan(&at)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return max(0, -s.Until(at)), err
 }
 
 // heldTopics are the topics of a lane's first messages, and of the first that are set aside,
