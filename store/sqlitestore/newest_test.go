@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"testing"
+	"time"
 )
 
 // The newest messages come with as much of their payloads as is asked for.

@@ -86,12 +86,12 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	// compiles for seconds a statement that runs for a millisecond.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
-	var alive []bool // by lane: something that is not dead is set aside
+	var aside [2][]bool // by lane: something that is not dead is set aside, and something that is
 	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) (err error) {
-		alive, err = scanLanes(rows, &st)
+		aside, err = scanLanes(rows, &st)
 		return err
 	})
-	b.Queue(s.sql.states, pipe, statesFactor*limit, limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, alive, int64(limit)) })
+	b.Queue(s.sql.states, pipe, statesFactor*limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, aside, int64(statesFactor*limit)) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
@@ -112,17 +112,17 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	return st, pipes > 0, err
 }
 
-func scanLanes(rows pgx.Rows, st *ops.Status) (alive []bool, err error) {
+func scanLanes(rows pgx.Rows, st *ops.Status) (aside [2][]bool, err error) {
 	for rows.Next() {
 		var l ops.LaneStatus
 		var owner string
 		var until, behind, edge, parked float64
 		var settled db.Time
-		var capped, some bool
+		var capped, alive, dead bool
 		err := rows.Scan(&l.Lane, &owner, &l.Owner, &l.Leased, &until, &l.Epoch, &l.Delivered, &settled,
-			&l.Pending, &capped, &behind, &edge, &parked, &some, &l.HeldTopics)
+			&l.Pending, &capped, &behind, &edge, &parked, &alive, &dead, &l.HeldTopics)
 		if err != nil {
-			return nil, err
+			return aside, err
 		}
 		if l.Owner == "" {
 			l.Owner = owner
@@ -142,50 +142,53 @@ func scanLanes(rows pgx.Rows, st *ops.Status) (alive []bool, err error) {
 		st.Capped = st.Capped || capped
 		st.AddLag(&l)
 		st.Delivered += l.Delivered
-		st.Lanes, alive = append(st.Lanes, l), append(alive, some)
+		st.Lanes, aside[0], aside[1] = append(st.Lanes, l), append(aside[0], alive), append(aside[1], dead)
 	}
-	return alive, rows.Err()
+	return aside, rows.Err()
 }
 
-// statesFactor times the limit of a lane is how far the parked records of a pipe that are
-// not dead are counted, by state: the first by number.
+// statesFactor times the limit of a lane is how far the parked records of a pipe are
+// counted, by state: the first by number.
 const statesFactor = 5
 
 // scanStates adds what is parked to lanes that scanLanes has read. Where it is not counted
-// to the end, a lane of which nothing was counted and that is alive has at least one.
-func scanStates(rows pgx.Rows, st *ops.Status, alive []bool, limit int64) error {
-	capped := false // of what is not dead
+// to the end, a lane of which none was counted that has some has at least one.
+func scanStates(rows pgx.Rows, st *ops.Status, aside [2][]bool, limit int64) error {
+	var capped [2]bool // of what is not dead, and of what is
 	for rows.Next() {
-		var lane int
+		var lane, kind int
 		var state string
 		var n int64
 		if err := rows.Scan(&lane, &state, &n); err != nil {
 			return err
 		}
-		st.Parked[state] += n
-		known := lane < len(st.Lanes) // they are all there, by number
-		if known {
-			st.Lanes[lane].Parked += n
-		}
 		if state == store.Dead.String() {
-			st.ParkedCapped = st.ParkedCapped || n >= limit
-			continue
+			kind = 1
+		} else {
+			st.Pending += n
 		}
-		capped = capped || st.Parked[state] >= statesFactor*limit
-		st.Pending += n
-		if known {
-			st.Lanes[lane].Pending += n
-			alive[lane] = false // it is counted
-		}
-	}
-	for lane := range alive {
-		if capped && alive[lane] {
-			st.Lanes[lane].Parked++
-			st.Lanes[lane].Pending++
-			st.Pending++
+		st.Parked[state] += n
+		capped[kind] = capped[kind] || st.Parked[state] >= limit
+		if lane < len(st.Lanes) { // they are all there, by number
+			l := &st.Lanes[lane]
+			if l.Parked += n; kind == 0 {
+				l.Pending += n
+			}
+			aside[kind][lane] = false // it is counted
 		}
 	}
-	st.Capped, st.ParkedCapped = st.Capped || capped, st.ParkedCapped || capped
+	for kind := range aside {
+		for lane, some := range aside[kind] {
+			if !some || !capped[kind] {
+				continue
+			}
+			if st.Lanes[lane].Parked++; kind == 0 {
+				st.Lanes[lane].Pending++
+				st.Pending++
+			}
+		}
+	}
+	st.Capped, st.ParkedCapped = st.Capped || capped[0], st.ParkedCapped || capped[0] || capped[1]
 	return rows.Err()
 }
 

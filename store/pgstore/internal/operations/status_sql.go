@@ -34,6 +34,7 @@ func (st *adminTexts) adminSQL(q func(string) string) {
  coalesce(extract(epoch FROM clock_timestamp() - least(oldest.at, late.at)), 0)::float8,
  coalesce(extract(epoch FROM clock_timestamp() - edge.at), 0)::float8,
  coalesce(extract(epoch FROM clock_timestamp() - k.at), 0)::float8, k.at IS NOT NULL,
+ (SELECT p.seq FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane AND p.state = 'dead' ORDER BY p.seq LIMIT 1) IS NOT NULL,
  CASE WHEN w.held <> '[]' THEN ARRAY(SELECT DISTINCT x.topic FROM (
   (SELECT o.topic FROM {{schema}}.outbox o WHERE o.lane = c.lane AND o.seq > c.pos ORDER BY o.seq LIMIT ` + heldLooked + `)
   UNION ALL (SELECT p.topic FROM {{schema}}.parked p WHERE p.pipe = $1 AND p.lane = c.lane AND p.state <> 'dead' ORDER BY ` + expected + ` LIMIT ` + heldLooked + `)) x
@@ -70,15 +71,11 @@ WHERE c.pipe = $1 ORDER BY c.lane`
 	).Replace(counts))
 	// What is set aside, in one snapshot, since a message goes from one state to another; and
 	// after what is ahead, so that one which is set aside meanwhile is counted twice, not never.
-	// What is not dead by state and number: in this order its rows lie side by side, and the
-	// planner has no other index.
-	st.states = q(`SELECT x.lane, s.state, count(*) FROM unnest('{scheduled,retry,waiting}'::text[]) AS s(state)
+	// By state and number: in this order the rows lie side by side, and the planner has no
+	// other index. Those of each lane lie far apart: up to the limit of each would take 0.2 s.
+	st.states = q(`SELECT x.lane, s.state, count(*) FROM unnest('{scheduled,retry,waiting,dead}'::text[]) AS s(state)
 CROSS JOIN LATERAL (SELECT p.lane FROM {{schema}}.parked p
-  WHERE p.pipe = $1 AND p.state BETWEEN s.state AND s.state ORDER BY p.state, p.seq LIMIT $2::bigint) x GROUP BY x.lane, s.state
-UNION ALL
-SELECT c.lane, 'dead', d.n FROM {{schema}}.lane_cursor c
-CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM {{schema}}.parked p
-  WHERE p.pipe = $1 AND p.lane = c.lane AND p.state = 'dead' ORDER BY p.seq LIMIT $3::bigint) x) d WHERE c.pipe = $1 AND d.n > 0`)
+  WHERE p.pipe = $1 AND p.state BETWEEN s.state AND s.state ORDER BY p.state, p.seq LIMIT $2::bigint) x GROUP BY x.lane, s.state`)
 	st.instances = q(`SELECT w.boot_id, w.instance, ` + db.Alive("w.") + `,
  extract(epoch FROM w.alive_until - clock_timestamp())::float8,
  (SELECT count(*) FROM {{schema}}.lane_cursor c WHERE c.pipe = w.pipe AND c.owner = w.boot_id), w.trouble, w.held
