@@ -86,14 +86,19 @@ func TestStatusOfALaneBehindTheCount(t *testing.T) {
 		const limit = 10
 		d.aside(0, 1, 5*limit+10, "scheduled", "", "", "s")
 		d.aside(3, 1000, 1004, "scheduled", "", "", "s")
+		d.aside(0, 2000, 2000+5*limit+10, "dead", "", "", "")
+		d.aside(2, 3000, 3004, "dead", "", "", "")
 		st, err := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, CountLimit: limit}).Office().Admin.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for lane, want := range []struct{ n, waits any }{{int64(5 * limit), ops.WaitsPipe}, {int64(0), ops.WaitsPipe}, {int64(0), ops.WaitsPipe}, {int64(1), ops.WaitsPipe}} {
+		for lane, want := range []struct {
+			n, dead int64
+			waits   string
+		}{{5 * limit, 5 * limit, ops.WaitsPipe}, {0, 0, ops.WaitsPipe}, {0, 1, ops.WaitsPipe}, {1, 0, ops.WaitsPipe}} {
 			l := st.Lanes[lane]
-			if l.Parked != want.n || l.Pending != want.n || st.WaitsFor(&l) != want.waits {
-				t.Errorf("lane %d: %d set aside, %d pending, waits for %q; want %d and %q", lane, l.Parked, l.Pending, st.WaitsFor(&l), want.n, want.waits)
+			if l.Parked != want.n+want.dead || l.Pending != want.n || st.WaitsFor(&l) != want.waits {
+				t.Errorf("lane %d: %d set aside, %d pending, waits for %q; want %+v", lane, l.Parked, l.Pending, st.WaitsFor(&l), want)
 			}
 		}
 		if st.Pending != 5*limit+1 || !st.Capped || !st.ParkedCapped {
