@@ -63,5 +63,13 @@ The view postrider_messages has the same columns, states and reasons. The view p
 - A question about one state reads no other. Pending and InProgress read what is not sent, Sent reads every row.
 - No person can pause anything on SQLite, so no message waits for that.
 
+## MySQL
+
+The views postrider_messages and postrider_lane have the same columns, states and reasons, except:
+
+- Times are microseconds since 1970: ` + "`" + `FROM_UNIXTIME(created_at / 1000000)` + "`" + `.
+- sent_at is NULL: the time of a settlement is not kept.
+- Sent reads every row; Pending and InProgress read and sort what is not sent.
+
 In tests, memstore.Store.Messages answers with the same rows; it notes no sent_at.
 `

@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -128,8 +129,8 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 
 func (s *Store) instances(ctx context.Context, q querier, at int64, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
-		(SELECT COUNT(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id)
-		FROM postrider_relay r WHERE pipe = ? ORDER BY instance, boot_id`, at, s.opts.Pipe)
+		(SELECT COUNT(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id), COALESCE(w.trouble, '[]'), COALESCE(w.held, '[]')
+		FROM postrider_relay r LEFT JOIN postrider_report w USING (pipe, boot_id) WHERE pipe = ? ORDER BY instance, boot_id`, at, s.opts.Pipe)
 	if err != nil {
 		return err
 	}
@@ -137,8 +138,12 @@ func (s *Store) instances(ctx context.Context, q querier, at int64, st *ops.Stat
 	for rows.Next() {
 		var i ops.Instance
 		var end int64
-		if err := rows.Scan(&i.BootID, &i.Name, &end, &i.Lanes); err != nil {
+		var trouble, held []byte
+		if err := rows.Scan(&i.BootID, &i.Name, &end, &i.Lanes, &trouble, &held); err != nil {
 			return err
+		}
+		if err := errors.Join(json.Unmarshal(trouble, &i.Trouble), json.Unmarshal(held, &i.Held)); err != nil {
+			return fmt.Errorf("what instance %s reports: %w", i.BootID, err)
 		}
 		i.AliveFor = max(0, until(at, end))
 		i.Alive = i.AliveFor > 0
@@ -217,6 +222,9 @@ func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Sta
 		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
 			return err
 		}
+		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, pos); err != nil {
+			return err
+		}
 		l.Lag = max(l.Lag, l.Behind)
 		l.Pending += counted
 		st.Pending += l.Pending
@@ -224,6 +232,29 @@ func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Sta
 		st.Capped = st.Capped || counted >= limit
 	}
 	return nil
+}
+
+// heldTopics are the topics of a lane's first messages, and of the first that are set aside,
+// that its owner sends nothing to.
+func (s *Store) heldTopics(ctx context.Context, q querier, st *ops.Status, l *ops.LaneStatus, pos int64) (topics []string, err error) {
+	for _, i := range st.Instances {
+		if !i.Alive || i.Name != l.Owner {
+			continue
+		}
+		for _, h := range i.Held {
+			var there bool
+			err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? ORDER BY seq LIMIT 256) AS x WHERE topic = ?)
+				OR EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead' ORDER BY seq LIMIT 256) AS y WHERE topic = ?)`,
+				l.Lane, pos, h.Destination, s.opts.Pipe, l.Lane, h.Destination).Scan(&there)
+			if err != nil {
+				return nil, err
+			}
+			if there {
+				topics = append(topics, h.Destination)
+			}
+		}
+	}
+	return topics, nil
 }
 
 // parkedLag is how late the oldest parked record of a lane is. Of one that a person

@@ -119,13 +119,16 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 	if err != nil {
 		return err
 	}
+	if err := s.report(ctx, q, req); err != nil {
+		return err
+	}
 	// By primary key: a range of times would lock the rows of those who live.
 	dead, err := list[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
 	if err != nil {
 		return err
 	}
 	for _, boot := range dead {
-		if _, err := q.ExecContext(ctx, `DELETE FROM postrider_relay WHERE pipe = ? AND boot_id = ?`, pipe, boot); err != nil {
+		if err := s.forget(ctx, q, boot); err != nil {
 			return err
 		}
 	}
@@ -135,6 +138,32 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 	}
 	_, err = q.ExecContext(ctx, `DELETE FROM postrider_request WHERE id IN (`+numbers(old)+`)`)
 	return err
+}
+
+// report stores what an instance tells of itself.
+func (s *Store) report(ctx context.Context, q querier, req store.LeaseRequest) error {
+	trouble, err := json.Marshal(append([]string{}, req.Report.Trouble...))
+	if err != nil {
+		return err
+	}
+	held, err := json.Marshal(append([]store.Held{}, req.Report.Held...))
+	if err != nil {
+		return err
+	}
+	_, err = q.ExecContext(ctx, `INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES (?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE reach = VALUES(reach), trouble = VALUES(trouble), held = VALUES(held)`,
+		s.opts.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
+	return err
+}
+
+// forget removes an instance and its report.
+func (s *Store) forget(ctx context.Context, q querier, boot string) error {
+	for _, table := range []string{"postrider_report", "postrider_relay"} {
+		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, s.opts.Pipe, boot); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // knows fails with an error that matches store.ErrNoPipe where the pipe does not exist; fix
@@ -293,7 +322,7 @@ func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest)
 				s.opts.Pipe, req.BootID); err != nil {
 				return err
 			}
-			_, err = q.ExecContext(ctx, `DELETE FROM postrider_relay WHERE pipe = ? AND boot_id = ?`, s.opts.Pipe, req.BootID)
+			err = s.forget(ctx, q, req.BootID)
 			return err
 		})
 	}

@@ -19,14 +19,14 @@ import (
 var files embed.FS
 
 // Version is the schema version that this package needs.
-const Version = 3
+const Version = 4
 
 type migration struct {
 	version int
 	name    string
 }
 
-func migrations() []migration { return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}} }
+func migrations() []migration { return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}} }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
     version    INT NOT NULL PRIMARY KEY,

@@ -1,12 +1,54 @@
 package mysqlstore
 
 import (
+	"context"
+	"database/sql"
+	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
+
+// view reads the view of messages: storetest has a case for each column in each state.
+func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
+	columns := strings.NewReplacer(" key,", " `key`,").Replace(ops.ViewColumns)
+	rows, err := e.db.QueryContext(ctx, `SELECT `+columns+` FROM postrider_messages WHERE pipe = 'main' ORDER BY seq`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []ops.ViewRow
+	for rows.Next() {
+		var r ops.ViewRow
+		var headers []byte
+		var parked, waits, class, code, text, owner sql.NullString
+		var attempts, generation sql.NullInt64
+		var at [7]sql.NullInt64
+		err := rows.Scan(&r.Pipe, &r.Lane, &r.Seq, &r.ID, &r.Topic, &r.Key, &r.Type, &r.Version, &r.State, &parked, &waits, &at[0], &at[1], &at[2],
+			&attempts, &at[3], &at[4], &at[5], &class, &code, &text, &owner, &at[6], &generation, &r.ContentType, &r.SchemaVersion, &headers, &r.PayloadBytes)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(headers, &r.Headers); err != nil {
+			return nil, err
+		}
+		r.Parked, r.WaitsFor, r.ErrorClass, r.ErrorCode, r.Error, r.LockOwner = parked.String, waits.String, class.String, code.String, text.String, owner.String
+		if r.Attempts = int(attempts.Int64); !attempts.Valid {
+			r.Attempts = -1
+		}
+		r.Generation = int(generation.Int64)
+		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
+			*to = moment(at[i])
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
 
 // removeSent is the statement of docs/mysql.md.
 const removeSent = `DELETE FROM postrider_outbox WHERE seq IN (SELECT seq FROM (SELECT seq FROM postrider_messages GROUP BY seq HAVING MIN(state = 'Sent') = 1 ORDER BY seq LIMIT 1000) AS sent)`
