@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -70,7 +69,7 @@ type ConsumeResult struct {
 func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 	var c ConsumeConfig
 	fs := flag.NewFlagSet("proof consume", flag.ExitOnError)
-	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(private.Names(), ", "))
+	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(feedNames(), ", "))
 	fs.StringVar(&c.Postgres, "postgres", "15", "major version")
 	fs.StringVar(&c.Order, "order", "contiguous", "one of "+strings.Join(slices.Sorted(maps.Keys(member.Orders())), ", "))
 	fs.IntVar(&c.Messages, "messages", 200_000, "messages, of which every tenth is published twice")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -24,7 +23,7 @@ import (
 func TestConsumers(t *testing.T) {
 	names, orders := []string{"nats"}, []string{"contiguous"}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
-		names, orders = private.Names(), slices.Sorted(maps.Keys(member.Orders()))
+		names, orders = feedNames(), slices.Sorted(maps.Keys(member.Orders()))
 	}
 	for _, name := range names {
 		for _, order := range orders {

@@ -34,6 +34,7 @@ type Config struct {
 	Binary      string // the postrider binary
 	Messages    int    // backlog written before the relay starts
 	Writers     int    // concurrent writers until the kills are done
+	Rate        int    // transactions per second of all writers; 0: as many as they can
 	Kills       int
 	BrokerKills int           // kills and freezes of the broker, in turns
 	Freeze      time.Duration // the first freeze of the broker; the others are short
@@ -76,6 +77,7 @@ func command(ctx context.Context) int {
 	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
 	flag.IntVar(&c.Messages, "messages", 500_000, "messages written before the relay starts")
 	flag.IntVar(&c.Writers, "writers", 8, "concurrent writers")
+	flag.IntVar(&c.Rate, "write-rate", 0, "transactions per second of all writers, of four messages each on average; 0: as many as they can")
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
 	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "duration of the broker's first freeze, longer than any client's timeout")

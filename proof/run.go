@@ -94,7 +94,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	written := make(chan error, 1)
 	var rollbacks int
 	go func() {
-		n, err := writeOn(ctx, pool, topic, c.Writers, stopWriting)
+		n, err := writeOn(ctx, pool, topic, c.Writers, c.Rate, stopWriting)
 		rollbacks = n
 		written <- err
 	}()

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,14 +38,16 @@ func backlog(ctx context.Context, pool *pgxpool.Pool, topic string, n int) error
 }
 
 // writeOn runs writers until stop is closed and returns the number of rolled back
-// transactions. Transactions take their id early or late, overlap, use savepoints, and
+// transactions. perSecond is of all writers; 0 is no limit. Transactions take their id early or late, overlap, use savepoints, and
 // roll back in part or whole.
-func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers int, stop <-chan struct{}) (int, error) {
+func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers, perSecond int, stop <-chan struct{}) (int, error) {
 	var (
 		wg        sync.WaitGroup
 		rollbacks atomic.Int64
 		failed    = make(chan error, writers)
 	)
+	turns, end := pace(perSecond)
+	defer end()
 	for w := range writers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(w), 7))
@@ -54,7 +57,7 @@ func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers int,
 					return
 				case <-ctx.Done():
 					return
-				default:
+				case <-turns:
 				}
 				undone, err := writeTx(ctx, pool, r, topic)
 				if err != nil {
@@ -74,6 +77,18 @@ func writeOn(ctx context.Context, pool *pgxpool.Pool, topic string, writers int,
 	default:
 		return int(rollbacks.Load()), nil
 	}
+}
+
+// pace returns a channel with perSecond values per second, or with one at any time if
+// perSecond is 0.
+func pace(perSecond int) (turns <-chan time.Time, end func()) {
+	if perSecond > 0 {
+		t := time.NewTicker(time.Second / time.Duration(perSecond))
+		return t.C, t.Stop
+	}
+	always := make(chan time.Time)
+	close(always)
+	return always, func() {}
 }
 
 // writeTx runs a transaction over one to eight keys. It locks keys in ascending order, so

@@ -13,7 +13,7 @@ import (
 // Broker is a broker for tests, proofs and measurements. Every function returns an error
 // while the broker is down and is safe for concurrent use.
 type Broker struct {
-	Name string // "kafka", "nats", "rabbitmq", "redis" or "sqs"
+	Name string // "kafka", "nats", "pubsub", "rabbitmq", "redis" or "sqs"
 	URL  string // for a relay
 	PID  int    // of the server's main process at the start; 0 if the server is not private
 
@@ -39,7 +39,7 @@ type Broker struct {
 	// Publish writes a page of messages and returns when all are acknowledged.
 	Publish func(ctx context.Context, topic string, page []Message) error
 	// Lag returns the number of records that a consumer group has not acknowledged.
-	// Records in flight may be left out.
+	// Records in flight may be left out. nil: the broker does not know.
 	Lag func(ctx context.Context, topic, group string) (int, error)
 	// Committed returns a group's committed offsets by partition; nil if the broker
 	// acknowledges single messages.

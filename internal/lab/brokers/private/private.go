@@ -18,7 +18,7 @@ import (
 )
 
 // Names lists the brokers that Launch starts.
-func Names() []string { return []string{"kafka", "nats", "rabbitmq", "redis", "sqs"} }
+func Names() []string { return []string{"kafka", "nats", "pubsub", "rabbitmq", "redis", "sqs"} }
 
 // Launch starts a broker by its name, for a tool. Its Close stops the server.
 func Launch(ctx context.Context, name string, opts ...testserver.Option) (*brokers.Broker, error) {
@@ -36,6 +36,13 @@ func Launch(ctx context.Context, name string, opts ...testserver.Option) (*broke
 			return nil, err
 		}
 		b, err := NATS(s)
+		return closing(s, b, err)
+	case "pubsub":
+		s, err := testserver.LaunchPubSub(ctx, "")
+		if err != nil {
+			return nil, err
+		}
+		b, err := PubSub(s)
 		return closing(s, b, err)
 	case "rabbitmq":
 		s, err := testserver.LaunchRabbitMQ(ctx, "4.0", "", opts...)
