@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/broker/pubsubbroker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/lab/brokers"
@@ -39,6 +41,9 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 			Remove: func(context.Context, string) error { return nil },
 		}}, nil
 	}
+	if name == "pubsub" {
+		return startPubSub(ctx)
+	}
 	setting := testserver.Throughput()
 	if name == "redis" {
 		// The usual setting: Redis writes to its append-only file before it replies and
@@ -51,6 +56,20 @@ func startBroker(ctx context.Context, name string) (*benchBroker, error) {
 	if err != nil {
 		return nil, err
 	}
+	return &benchBroker{b}, nil
+}
+
+// startPubSub starts Google's emulator without the front that private brokers have, which
+// would cost CPU time here.
+func startPubSub(ctx context.Context) (*benchBroker, error) {
+	s, err := testserver.LaunchPubSub(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	b := brokers.PubSub(s.Addr, private.PubSubProject)
+	clients := b.Close
+	b.URL, b.Process, b.PID = "pubsub://"+private.PubSubProject+"?emulator="+s.Addr, s, s.PID
+	b.Close = func() { clients(); _ = s.Close() }
 	return &benchBroker{b}, nil
 }
 
@@ -71,6 +90,10 @@ func (b *benchBroker) publisher(ctx context.Context, topic string) (publish func
 		return rabbitPublisher(b.URL, topic)
 	case "redis":
 		return redisPublisher(ctx, b.URL, topic)
+	case "sqs":
+		return sqsPublisher(ctx, b.URL, topic)
+	case "pubsub":
+		return pubsubPublisher(ctx, b.URL, topic)
 	}
 	return nil, nil, fmt.Errorf("no client of %s", b.Name)
 }
@@ -151,6 +174,10 @@ func openSink(name, url string) (broker.Sink, func(), error) {
 		return opened(rabbitbroker.Open(url, nil))
 	case "redis":
 		return opened(redisbroker.Open(url, nil))
+	case "sqs":
+		return opened(awsbroker.Open(url, nil))
+	case "pubsub":
+		return opened(pubsubbroker.Open(url, nil))
 	}
 	return nil, nil, fmt.Errorf("unknown broker %q", name)
 }

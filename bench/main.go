@@ -2,7 +2,7 @@
 // run. A gate discards the numbers of a run whose messages were lost, duplicated or
 // reordered.
 //
-//	go run ./bench run W1 --broker kafka|nats|rabbitmq|redis|null --messages 500000 --output json
+//	go run ./bench run W1 --broker kafka|nats|pubsub|rabbitmq|redis|sqs|null --messages 500000 --output json
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
@@ -57,7 +57,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|rabbitmq|redis|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	var c config
 	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, rabbitmq, redis or null")
+	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, pubsub, rabbitmq, redis, sqs or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
 	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d, of consume %d in batches and a tenth of it singly", webhookMessages, consumeMessages))
 	fs.IntVar(&c.rounds, "rounds", 3, "rounds of probes and drain")

@@ -40,7 +40,7 @@ type pubSub struct {
 
 // log has a topic's messages in the order of their arrival.
 type log struct {
-	seen map[int]bool // a lost acknowledgement has a message delivered again
+	seen map[int]bool // a message is delivered again after 10 s if an answer was lost
 	all  []numbered
 }
 
@@ -57,7 +57,7 @@ func (p *pubSub) make(ctx context.Context, t Topic) error {
 		return err
 	}
 	return p.call(ctx, http.MethodPut, "/subscriptions/"+reading(t.Name), map[string]any{
-		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": true, "ackDeadlineSeconds": 600,
+		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": true, "ackDeadlineSeconds": 10,
 	}, nil)
 }
 
