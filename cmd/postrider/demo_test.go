@@ -193,3 +193,14 @@ func TestDemoOnRedis(t *testing.T) {
 func TestDemoOnAWebhook(t *testing.T) {
 	runDemo(t, "--broker", "http://"+testserver.FreeAddr(t)+"/hook") // the demo listens there
 }
+
+func TestDemoOnSQS(t *testing.T) {
+	a := runDemo(t, "--broker", "sqs://key:secret@us-east-1?endpoint=http://"+testserver.SharedElasticMQ(t).Addr)
+	if a.Duplicates != 0 {
+		t.Errorf("a FIFO queue kept %d duplicates", a.Duplicates)
+	}
+}
+
+func TestDemoOnPubSub(t *testing.T) {
+	runDemo(t, "--broker", "pubsub://postrider-demo?emulator="+testserver.SharedPubSub(t).Addr)
+}

@@ -107,8 +107,12 @@ func openBroker(ctx context.Context, d *run) (broker, error) {
 		return openHTTP(ctx, d)
 	case "kafka":
 		return openKafka(ctx, d.set.Broker, d.topic)
+	case "sqs":
+		return openSQS(ctx, d)
+	case "pubsub":
+		return openPubSub(ctx, d.set.Broker, d.topic)
 	}
-	return nil, exit.Usagef("the demo runs on kafka://, nats://, amqp://, redis://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
+	return nil, exit.Usagef("the demo runs on kafka://, nats://, amqp://, redis://, sqs://, pubsub://, http:// or, without --broker, on a broker of its own, not on %s", redact.Word(scheme))
 }
 
 // keepRepeated keeps the broker from hiding what the relay repeats.
