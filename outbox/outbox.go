@@ -37,7 +37,7 @@ type Options struct {
 	LockKeys bool
 	// Validator refuses a payload that breaks its schema, before the Sealer makes it
 	// unreadable; nil: nothing. It must do no I/O: the caller's transaction is open. A
-	// [github.com/postrider/postrider/schema/jsonschema.Set] is one.
+	// [github.com/postrider/postrider/schema.Set] is one.
 	Validator schema.Checker
 	// Sealer encrypts every message before it is checked and written; nil: none.
 	// A [github.com/postrider/postrider/seal.Box] is one.

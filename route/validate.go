@@ -18,6 +18,8 @@ func (r *Rule) validation(name string) (check func(m *postrider.Message) error, 
 		return nil, ""
 	case r.Validator == nil:
 		return nil, "validate needs schemas: give their folder"
+	case r.Format == envelope.Confluent && r.Framing == envelope.Framed:
+		return nil, "validate cannot read a payload behind the id that its writer framed: let the writer validate, and remove validate"
 	case r.Validate == Warn && r.Warn == nil:
 		return nil, "validate is warn, and Warn is nil: give a function that logs or counts"
 	}

@@ -253,17 +253,30 @@ func TestSchemaAgainstGit(t *testing.T) {
 
 // Payloads of a real outbox are checked with the newest schema, and never shown.
 func TestSchemaRows(t *testing.T) {
-	dir := schemaFolder(t, map[string]string{"order.placed/001.json": `{}`, "order.placed/002.json": wider})
+	dir := schemaFolder(t, map[string]string{
+		"order.placed/001.json": `{}`, "order.placed/002.json": wider,
+		"order.paid/001.avsc":  `{"type":"record","name":"P","fields":[{"name":"n","type":["int","string"]}]}`,
+		"order.paid/002.avsc":  `{"type":"record","name":"P","fields":[{"name":"n","type":"long"}]}`,
+		"order.sent/001.proto": "syntax = \"proto3\"; message Sent { int32 n = 1; }", "order.sent/002.proto": "syntax = \"proto3\"; message Sent { uint32 n = 1; }",
+	})
 	db := fileOutbox(t)
 	mustCLI(t, `{"topic":"t","key":"a","type":"order.placed","schema_version":1,"payload":{"qty":1}}
 {"topic":"t","key":"a","type":"order.placed","schema_version":1,"payload":{"qty":"secret"}}
 {"topic":"t","key":"a","type":"order.placed","schema_version":1,"payload":{"qty":"secret"}}
 {"topic":"t","key":"a","type":"order.placed","headers":{"seal-algorithm":"A256GCM"},"payload":{"qty":"secret"}}
 {"topic":"t","key":"a","type":"other","payload":{}}
+{"topic":"t","key":"a","type":"order.paid","schema_version":1,"payload_base64":"AAI="}
+{"topic":"t","key":"a","type":"order.paid","schema_version":1,"payload_base64":"AgJz"}
+{"topic":"t","key":"a","type":"order.sent","schema_version":1,"payload_base64":"CAE="}
+{"topic":"t","key":"a","type":"order.sent","schema_version":1,"payload_base64":"CP///////////wE="}
+{"topic":"t","key":"a","type":"order.sent","schema_version":1,"payload":{"n":-1}}
 `, "enqueue", "--store", db)
 	got := cli(t, nil, "", "schema", "check", "--schemas", dir, "--mode", "none", "--rows", "100", "--store", db)
-	if got.code != exit.Findings || !strings.Contains(got.out, "payloads: 5 read, 3 checked, 2 refused, 1 sealed, erased or elsewhere, 1 without a schema here\n") ||
-		!strings.Contains(got.out, "order.placed: 2 written as version 1 break version 2: order.placed/002.json#/properties/qty/type wants number (message ") || strings.Contains(got.out+got.err, "secret") {
+	if got.code != exit.Findings || !strings.Contains(got.out, "payloads: 10 read, 8 checked, 5 refused, 1 sealed, erased or elsewhere, 1 without a schema here\n") ||
+		!strings.Contains(got.out, "order.placed: 2 written as version 1 break version 2: order.placed/002.json#/properties/qty/type wants number (message ") || strings.Contains(got.out+got.err, "secret") ||
+		!strings.Contains(got.out, "order.paid: 1 written as version 1 break version 2: order.paid/002.avsc: does not read it by the rules of schema resolution (message ") ||
+		!strings.Contains(got.out, "order.sent: 1 written as version 1 break version 2: order.sent/002.proto#Sent: \"n\" of the binary payload is read as another (message ") ||
+		!strings.Contains(got.out, "order.sent: 1 written as version 1 break version 2: order.sent/002.proto#Sent: the JSON payload is refused (message ") {
 		t.Errorf("code %d: %s%s", got.code, got.out, got.err)
 	}
 }

@@ -3,10 +3,11 @@ package avro
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"io/fs"
 
 	lib "github.com/twmb/avro"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/schema"
 	"github.com/postrider/postrider/schema/evolve"
 )
@@ -14,48 +15,77 @@ import (
 // Language compares Avro schemas by the rules of schema resolution. A schema is one file:
 // it has the named types that it uses.
 func Language() evolve.Language {
-	return evolve.Language{Format: schema.Avro, Reads: reads}
+	return evolve.Language{Format: schema.Avro, Reads: differences}
 }
 
-func reads(writer, reader *evolve.Version) ([]evolve.Finding, error) {
-	w, err := parse(writer)
+func differences(writer, reader *evolve.Version) ([]evolve.Finding, error) {
+	from, w, err := parse(writer.Path, writer.Text)
 	if err != nil {
 		return nil, err
 	}
-	r, err := parse(reader)
+	to, r, err := parse(reader.Path, reader.Text)
 	if err != nil {
 		return nil, err
 	}
-	found, err := missing(writer, reader)
-	if err != nil {
-		return nil, err
+	d := differ{root: from, top: to, path: reader.Path, seen: map[[2]*node]bool{}}
+	d.walk(from, to, "", []int{})
+	if len(d.found) > 0 {
+		return d.found, nil
 	}
+	// The library has rules about logical types and aliases beside those.
 	err = lib.CheckCompatibility(w, r)
 	var bad *lib.CompatibilityError
 	switch {
 	case err == nil:
+		return nil, nil
 	case errors.As(err, &bad):
 		f := evolve.Finding{Path: reader.Path, Rule: "resolution", Detail: bad.Detail}
-		if bad.Path != "" {
-			f.Path += "#" + bad.Path
-		}
 		if bad.WriterType != bad.ReaderType {
-			f.Rule = "type"
 			f.Detail = fmt.Sprintf("the writer sends %s, the reader wants %s: %s", bad.WriterType, bad.ReaderType, bad.Detail)
 		}
-		if len(found) == 0 || !strings.Contains(bad.Detail, "default") {
-			found = append(found, f)
-		}
-	default:
-		found = append(found, evolve.Finding{Path: reader.Path, Rule: "resolution", Detail: err.Error(), Undecided: true})
+		return []evolve.Finding{f}, nil
 	}
-	return found, nil
+	return []evolve.Finding{{Path: reader.Path, Rule: "resolution", Detail: err.Error(), Undecided: true}}, nil
 }
 
-func parse(v *evolve.Version) (*lib.Schema, error) {
-	s, err := lib.Parse(string(v.Text))
-	if err != nil {
-		return nil, fmt.Errorf("avro: parse %s: %w", v.Path, err)
+// Compiler makes the checks of payloads by Avro schemas. A payload is one datum in Avro's
+// binary encoding, without a header.
+func Compiler() schema.Compiler {
+	return schema.Compiler{Format: schema.Avro, Compile: func(_ fs.FS, reader, writer *schema.File) (schema.Payloads, error) {
+		r, _, err := parse(reader.Path, reader.Text)
+		if err != nil {
+			return nil, err
+		}
+		if writer == nil {
+			return func(m *postrider.Message) string {
+				_, wrong := decode(r, m.Payload, false)
+				return placed(reader.Path, wrong)
+			}, nil
+		}
+		w, _, err := parse(writer.Path, writer.Text)
+		if err != nil {
+			return nil, err
+		}
+		return func(m *postrider.Message) string {
+			v, wrong := decode(w, m.Payload, true)
+			switch {
+			case wrong != "":
+				return placed(writer.Path, wrong)
+			case !reads(w, r, v):
+				return placed(reader.Path, "does not read it by the rules of schema resolution")
+			}
+			return ""
+		}, nil
+	}}
+}
+
+// placed adds the schema's file to what is wrong.
+func placed(path, wrong string) string {
+	if wrong == "" {
+		return ""
 	}
-	return s, nil
+	if wrong[0] == '/' {
+		return path + "#" + wrong
+	}
+	return path + ": " + wrong
 }

@@ -231,6 +231,7 @@ func TestAgainstJava(t *testing.T) {
 	p := testserver.Program{Command: append(java, "testdata/java/Compatibility.java")}
 	var lines strings.Builder
 	pairs := make([][2]string, 0, 5000)
+	verdicts, examples, without, read := make([]string, 0, 5000), 0, 0, 0
 	for seed := uint64(0); len(pairs) < 5000; seed++ {
 		d := &dice{Rand: rand.New(rand.NewPCG(seed, 3))}
 		old := d.record(3)
@@ -240,15 +241,7 @@ func TestAgainstJava(t *testing.T) {
 		w, _ := json.Marshal(old)
 		r, _ := json.Marshal(d.change(old))
 		pairs = append(pairs, [2]string{string(w), string(r)})
-		fmt.Fprintf(&lines, "%s\t%s\n", w, r)
-	}
-	out, err := p.Run(t.Context(), lines.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := map[string]int{}
-	for i, verdict := range strings.Split(strings.TrimSpace(out), "\n") {
-		found, err := avro.Language().Reads(version(1, pairs[i][0]), version(2, pairs[i][1]))
+		found, err := avro.Language().Reads(version(1, string(w)), version(2, string(r)))
 		ours := "COMPATIBLE"
 		switch {
 		case err != nil:
@@ -256,16 +249,40 @@ func TestAgainstJava(t *testing.T) {
 		case len(found) > 0:
 			ours = "INCOMPATIBLE"
 		}
-		theirs, _, _ := strings.Cut(verdict, " ")
+		fmt.Fprintf(&lines, "%s\t%s", w, r)
+		for _, f := range found {
+			if f.Example != nil {
+				examples++
+				fmt.Fprintf(&lines, "\t%s", f.Example)
+			} else {
+				without++
+			}
+		}
+		lines.WriteString("\n")
+		verdicts = append(verdicts, fmt.Sprintf("%s %v", ours, err))
+	}
+	out, err := p.Run(t.Context(), lines.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for i, verdict := range strings.Split(strings.TrimSpace(out), "\n") {
+		ours, _, _ := strings.Cut(verdicts[i], " ")
+		theirs := strings.FieldsFunc(verdict, func(c rune) bool { return c == ' ' || c == '\t' })[0]
 		count[theirs+"/"+ours]++
 		if theirs != ours && count[theirs+"/"+ours] < 8 {
-			t.Errorf("Java: %s, here: %s (%v, %v)\nwriter %s\nreader %s", verdict, ours, found, err, pairs[i][0], pairs[i][1])
+			t.Errorf("Java: %s, here: %s\nwriter %s\nreader %s", verdict, verdicts[i], pairs[i][0], pairs[i][1])
+		}
+		for _, text := range strings.Split(verdict, "\t")[1:] { // an example that Java reads, or cannot write
+			if read++; read < 8 {
+				t.Errorf("Java: example %s\nwriter %s\nreader %s", text, pairs[i][0], pairs[i][1])
+			}
 		}
 	}
 	if count["COMPATIBLE/COMPATIBLE"] < 1000 || count["INCOMPATIBLE/INCOMPATIBLE"] < 1000 {
 		t.Errorf("the pairs prove little: %v", count)
 	}
-	t.Logf("%v", count)
+	t.Logf("%v; %d examples, %d differences without one, %d examples that Java reads", count, examples, without, read)
 }
 
 // TestChanges: what Avro's schema resolution allows, and what it does not.
@@ -287,9 +304,9 @@ func TestChanges(t *testing.T) {
 		"another branch":            {edit(`"type":"int"`, `"type":["null","int"]`), "", ""},
 		"a field without a default": {edit(`"fields":[`, `"fields":[{"name":"note","type":["null","string"]},`), "s/002.avsc#/note", "no default"},
 		"a nested one":              {edit(`{"name":"sku"`, `{"name":"ean","type":["null","string"]},{"name":"sku"`), "s/002.avsc#/lines/items/ean", "no default"},
-		"a narrower type":           {edit(`"string"`, `"int"`), "s/002.avsc#", "the writer sends string"},
-		"a removed symbol":          {edit(`,"PAID"`, ``), "s/002.avsc#", "PAID"},
-		"another name":              {edit(`"Order"`, `"Sale"`), "s/002.avsc#", "name"},
+		"a narrower type":           {edit(`"string"`, `"int"`), "s/002.avsc#/id", "the writer sends string"},
+		"a removed symbol":          {edit(`,"PAID"`, ``), "s/002.avsc#/state", "PAID"},
+		"another name":              {edit(`"Order"`, `"Sale"`), "s/002.avsc", "name"},
 	} {
 		found, err := avro.Language().Reads(version(1, old), version(2, tc.reader))
 		ok := len(found) == 0 && tc.path == ""
@@ -325,5 +342,38 @@ func TestBranchesOfOtherNamespaces(t *testing.T) {
 		if err != nil || bad != tc.bad || !bad && len(found) > 0 {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
+	}
+}
+
+// TestAllDifferences: one difference does not hide the others, each has a document that
+// shows it, and a record that leads back to itself has an end.
+func TestAllDifferences(t *testing.T) {
+	const old = `{"type":"record","name":"Order","fields":[{"name":"qty","type":"int"},{"name":"paid","type":["null","string"]},
+		{"name":"state","type":{"type":"enum","name":"State","symbols":["NEW","PAID","SENT"]}},
+		{"name":"lines","type":{"type":"array","items":{"type":"record","name":"Line","fields":[{"name":"sku","type":"string"},{"name":"next","type":["null","Line"]}]}}},
+		{"name":"by","type":{"type":"map","values":{"type":"fixed","name":"Key","size":2}}}]}`
+	const now = `{"type":"record","name":"Order","fields":[{"name":"qty","type":"boolean"},{"name":"paid","type":"string"},{"name":"note","type":"string"},
+		{"name":"state","type":{"type":"enum","name":"State","symbols":["NEW"]}},
+		{"name":"lines","type":{"type":"array","items":{"type":"record","name":"Line","fields":[{"name":"sku","type":"int"},{"name":"ean","type":"int"}]}}},
+		{"name":"by","type":{"type":"map","values":{"type":"fixed","name":"Key","size":3}}}]}`
+	found, err := avro.Language().Reads(version(1, old), version(2, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, f := range found {
+		fmt.Fprintf(&got, "%s %s %s\n", strings.TrimPrefix(f.Path, "s/002.avsc#"), f.Rule, f.Example)
+	}
+	const want = `/qty type {"by":{},"lines":[],"paid":null,"qty":0,"state":"NEW"}
+/paid type {"by":{},"lines":[],"paid":null,"qty":0,"state":"NEW"}
+/note default {"by":{},"lines":[],"paid":null,"qty":0,"state":"NEW"}
+/state symbols {"by":{},"lines":[],"paid":null,"qty":0,"state":"PAID"}
+/state symbols {"by":{},"lines":[],"paid":null,"qty":0,"state":"SENT"}
+/lines/items/sku type {"by":{},"lines":[{"next":null,"sku":""}],"paid":null,"qty":0,"state":"NEW"}
+/lines/items/ean default {"by":{},"lines":[{"next":null,"sku":""}],"paid":null,"qty":0,"state":"NEW"}
+/by/values size {"by":{"a":"\u0000\u0000"},"lines":[],"paid":null,"qty":0,"state":"NEW"}
+`
+	if got.String() != want {
+		t.Errorf("found\n%s\nwant\n%s", &got, want)
 	}
 }

@@ -1,2 +1,3 @@
-// Package avro finds the changes of an Avro schema that break its readers.
+// Package avro checks payloads against Avro schemas from files, and finds the changes of a
+// schema that break its readers.
 package avro

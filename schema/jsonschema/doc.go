@@ -5,7 +5,7 @@
 //	var files embed.FS
 //
 //	sub, err := fs.Sub(files, "schemas")
-//	set, err := jsonschema.Open(sub, nil)
+//	set, err := schema.Open(sub, nil, jsonschema.Compiler())
 //	ob := outbox.New(dialect.Postgres, &outbox.Options{Validator: set})
 //
 // A schema is a file SUBJECT/NNN.json, as [schema.ReadFiles] has it: the subject is the

@@ -8,6 +8,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/outbox"
+	"github.com/postrider/postrider/schema"
 	"github.com/postrider/postrider/schema/jsonschema"
 )
 
@@ -15,13 +16,13 @@ import (
 var embedded embed.FS
 
 // An outbox that refuses payloads that break their schema, before anything is written.
-func ExampleOpen() {
+func ExampleCompiler() {
 	schemas, err := fs.Sub(embedded, "testdata/schemas")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	set, err := jsonschema.Open(schemas, nil)
+	set, err := schema.Open(schemas, nil, jsonschema.Compiler())
 	if err != nil {
 		fmt.Println(err)
 		return

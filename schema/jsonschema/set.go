@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,96 +17,16 @@ import (
 	"github.com/postrider/postrider/schema/jsonschema/internal/confine"
 )
 
-// Options are the settings of a [Set]. Zero fields mean the defaults named.
-type Options struct {
-	// Subject names the subject of a message; nil: its type.
-	Subject func(m *postrider.Message) string
-	// Required refuses a message whose subject has no schema: false, it passes.
-	Required bool
-}
-
-// Set is the schemas of a file system. It is constant and safe for concurrent use. It is a
-// [schema.Checker], and so fits into outbox.Options and route.Rule.
-type Set struct {
-	opts     Options
-	subjects map[string][]compiled // by version
-}
-
-type compiled struct {
-	version int32
-	schema  *js.Schema
-}
-
-var _ schema.Checker = (*Set)(nil)
-
-// Open reads and compiles the JSON Schemas of a file system; opts may be nil. Schemas in
-// other languages are left to their packages. Errors name the file.
-func Open(fsys fs.FS, opts *Options) (*Set, error) {
-	files, err := schema.ReadFiles(fsys)
-	if err != nil {
-		return nil, err
-	}
-	s := &Set{subjects: make(map[string][]compiled)}
-	if opts != nil {
-		s.opts = *opts
-	}
-	c := confine.Compiler(fsys)
-	for _, f := range files {
-		if f.Format != schema.JSONSchema {
-			continue
-		}
-		sch, err := c.Compile(confine.Address(f.Path))
+// Compiler makes the checks of payloads by JSON Schemas. What a writer's schema says is not
+// looked at: a JSON Schema reads documents.
+func Compiler() schema.Compiler {
+	return schema.Compiler{Format: schema.JSONSchema, Compile: func(fsys fs.FS, reader, _ *schema.File) (schema.Payloads, error) {
+		sch, err := confine.Compiler(fsys).Compile(confine.Address(reader.Path))
 		if err != nil {
-			return nil, fmt.Errorf("jsonschema: compile %s: %w", f.Path, err)
+			return nil, fmt.Errorf("jsonschema: compile %s: %w", reader.Path, err)
 		}
-		s.subjects[f.Subject] = append(s.subjects[f.Subject], compiled{f.Version, sch})
-	}
-	if len(s.subjects) == 0 {
-		return nil, errors.New("jsonschema: the folder has no JSON Schema: add one as SUBJECT/001.json")
-	}
-	return s, nil
-}
-
-// Subjects lists the subjects that have a schema.
-func (s *Set) Subjects() []string {
-	all := make([]string, 0, len(s.subjects))
-	for name := range s.subjects {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
-
-// Check compares the payload of m with the schema of its subject and version; version 0
-// is the oldest one. The error is a *[schema.InvalidError], or nil. It does no I/O.
-//
-// A field that the schema does not name passes unless the schema is closed
-// (additionalProperties: false).
-func (s *Set) Check(m *postrider.Message) error {
-	subject := m.Type
-	if s.opts.Subject != nil {
-		subject = s.opts.Subject(m)
-	}
-	invalid := func(reason string) error {
-		return &schema.InvalidError{Subject: subject, Version: m.SchemaVersion, Reason: reason}
-	}
-	versions := s.subjects[subject]
-	if len(versions) == 0 {
-		if s.opts.Required {
-			return invalid("the subject has no schema; add one as SUBJECT/001.json")
-		}
-		return nil
-	}
-	at := 0
-	if m.SchemaVersion != 0 {
-		if at = slices.IndexFunc(versions, func(c compiled) bool { return c.version == m.SchemaVersion }); at < 0 {
-			return invalid(fmt.Sprintf("the version has no schema; the subject has versions %d to %d", versions[0].version, versions[len(versions)-1].version))
-		}
-	}
-	if reason := refusal(versions[at].schema, m.Payload); reason != "" {
-		return &schema.InvalidError{Subject: subject, Version: versions[at].version, Reason: reason}
-	}
-	return nil
+		return func(m *postrider.Message) string { return refusal(sch, m.Payload) }, nil
+	}}
 }
 
 // refusal is what the schema has against a payload, without values of the payload.

@@ -1,2 +1,3 @@
-// Package proto finds the changes of a Protobuf schema that break its readers.
+// Package proto checks payloads against Protobuf schemas from files, and finds the changes of
+// a schema that break its readers.
 package proto

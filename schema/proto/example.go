@@ -254,18 +254,28 @@ func (mk *maker) values(f protoreflect.FieldDescriptor, deep int) []protoreflect
 // misread returns how a reader's type misreads a payload; "": it reads all that it has
 // fields for. Fields that the reader does not have are none of its business.
 func misread(m *dynamicpb.Message, as protoreflect.MessageDescriptor, binary bool) string {
-	if data, err := proto.Marshal(m); err == nil {
-		to := dynamicpb.NewMessage(as)
-		if err := proto.Unmarshal(data, to); err != nil {
-			return "the binary payload is refused"
-		}
-		if what := differs(m, to); what != "" {
-			return what + " of the binary payload is read as another"
-		}
+	if what := misreadBinary(m, as); what != "" || binary {
+		return what
 	}
-	if binary {
+	return misreadJSON(m, as)
+}
+
+func misreadBinary(m *dynamicpb.Message, as protoreflect.MessageDescriptor) string {
+	data, err := proto.Marshal(m)
+	if err != nil {
 		return ""
 	}
+	to := dynamicpb.NewMessage(as)
+	if err := proto.Unmarshal(data, to); err != nil {
+		return "the binary payload is refused"
+	}
+	if what := differs(m, to); what != "" {
+		return what + " of the binary payload is read as another"
+	}
+	return ""
+}
+
+func misreadJSON(m *dynamicpb.Message, as protoreflect.MessageDescriptor) string {
 	text, err := protojson.Marshal(m)
 	if err != nil {
 		return ""

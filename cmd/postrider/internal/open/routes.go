@@ -12,7 +12,10 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/route"
+	"github.com/postrider/postrider/schema"
+	"github.com/postrider/postrider/schema/avro"
 	"github.com/postrider/postrider/schema/jsonschema"
+	"github.com/postrider/postrider/schema/proto"
 )
 
 // Router asks the table; nil when every message goes to its topic, plain.
@@ -89,6 +92,11 @@ func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, 
 	}, nil
 }
 
+// Compilers are the schema languages in which payloads are checked.
+func Compilers() []schema.Compiler {
+	return []schema.Compiler{jsonschema.Compiler(), avro.Compiler(), proto.Compiler()}
+}
+
 // validators gives the schemas to the rules that validate.
 func (set *Settings) validators(rules []route.Rule) error {
 	at := slices.IndexFunc(rules, func(r route.Rule) bool { return r.Validate != route.Off })
@@ -98,9 +106,9 @@ func (set *Settings) validators(rules []route.Rule) error {
 	case at < 0:
 		return exit.Usagef("schemas is set, and no route validates: add `validate: warn` to a route, or remove schemas")
 	case set.Schemas == "":
-		return exit.Usagef("%s: a route validates, and schemas is not set: set it to the folder of JSON Schemas", rules[at].Where)
+		return exit.Usagef("%s: a route validates, and schemas is not set: set it to the folder of schemas", rules[at].Where)
 	}
-	schemas, err := jsonschema.Open(os.DirFS(set.Schemas), nil)
+	schemas, err := schema.Open(os.DirFS(set.Schemas), nil, Compilers()...)
 	if err != nil {
 		return exit.With(exit.Usage, fmt.Errorf("schemas %s: %w", set.Schemas, err))
 	}

@@ -1,9 +1,7 @@
 package schemas
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"text/tabwriter"
 
@@ -11,10 +9,11 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/schema"
-	"github.com/postrider/postrider/schema/jsonschema"
+	"github.com/postrider/postrider/schema/evolve"
 	"github.com/postrider/postrider/seal"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -28,7 +27,7 @@ type rows struct {
 	Checked    int       `json:"checked"`
 	Refused    int       `json:"refused"`
 	Unreadable int       `json:"unreadable"`     // sealed, erased or left in the database
-	Unknown    int       `json:"without_schema"` // no JSON Schema of their type was checked
+	Unknown    int       `json:"without_schema"` // no schema of their type was checked
 	Reasons    []refusal `json:"reasons"`
 }
 
@@ -44,11 +43,6 @@ type refusal struct {
 
 // checkRows compares the newest payloads of the outbox with the newest schemas.
 func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int) (*rows, error) {
-	fsys := os.DirFS(f.place)
-	set, err := jsonschema.Open(fsys, nil)
-	if err != nil {
-		return nil, exit.With(exit.Usage, fmt.Errorf("rows: schemas %s: %w", f.place, err))
-	}
 	st, err := a.Store(cmd)
 	if err != nil {
 		return nil, err
@@ -61,11 +55,11 @@ func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int)
 	if err != nil {
 		return nil, err
 	}
-	r := &rows{Read: len(messages), Reasons: []refusal{}}
+	r, payloads := &rows{Read: len(messages), Reasons: []refusal{}}, checks{}
 	for i := range messages {
 		m := &messages[i]
 		versions := f.subjects[m.Type]
-		if len(versions) == 0 || !slices.Contains(subjects, m.Type) || versions[len(versions)-1].Format != schema.JSONSchema {
+		if len(versions) == 0 || !slices.Contains(subjects, m.Type) {
 			r.Unknown++
 			continue
 		}
@@ -73,25 +67,45 @@ func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int)
 			r.Unreadable++
 			continue
 		}
+		check, err := payloads.of(versions, m.SchemaVersion)
+		if err != nil {
+			return nil, exit.With(exit.Usage, fmt.Errorf("rows: schemas %s: %w", f.place, err))
+		}
 		r.Checked++
-		r.check(set, m, versions[len(versions)-1].Version)
+		if reason := check(m); reason != "" {
+			r.refuse(m, versions[len(versions)-1].Version, reason)
+		}
 	}
 	return r, nil
 }
 
-func (r *rows) check(set *jsonschema.Set, m *postrider.Message, newest int32) {
-	as := *m
-	as.SchemaVersion = newest
-	err := set.Check(&as)
-	if err == nil {
-		return
+// checks are the checks by the newest schema of each subject, by that and the writer's version.
+type checks map[string]schema.Payloads
+
+// of makes the check of what a version wrote; 0 is the oldest.
+func (c checks) of(versions []evolve.Version, written int32) (schema.Payloads, error) {
+	newest := &versions[len(versions)-1]
+	name := fmt.Sprintf("%d %s", written, newest.Subject)
+	if check := c[name]; check != nil {
+		return check, nil
 	}
+	var writer *schema.File
+	at := slices.IndexFunc(versions, func(v evolve.Version) bool { return v.Version == written || written == 0 })
+	if at >= 0 && versions[at].Format == newest.Format {
+		writer = &versions[at].File
+	}
+	for _, one := range open.Compilers() {
+		if one.Format == newest.Format {
+			check, err := one.Compile(newest.FS, &newest.File, writer)
+			c[name] = check
+			return check, err
+		}
+	}
+	return nil, fmt.Errorf("%s: payloads of the format %s cannot be checked", newest.Path, newest.Format)
+}
+
+func (r *rows) refuse(m *postrider.Message, newest int32, reason string) {
 	r.Refused++
-	reason := "cannot be checked"
-	var invalid *schema.InvalidError
-	if errors.As(err, &invalid) {
-		reason = invalid.Reason
-	}
 	at := slices.IndexFunc(r.Reasons, func(o refusal) bool {
 		return o.Subject == m.Type && o.Written == m.SchemaVersion && o.Reason == reason
 	})
