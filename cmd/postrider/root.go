@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/cmd/postrider/internal/schemas"
+	"github.com/postrider/postrider/cmd/postrider/internal/sizing"
 	"github.com/postrider/postrider/cmd/postrider/internal/starter"
 	"github.com/postrider/postrider/schema/registry"
 	"github.com/postrider/postrider/store"
@@ -77,7 +78,7 @@ func (a *app) addCommands(root *cobra.Command) {
 	first := starter.Command(starter.Program{Own: (&settings{}).ownFlags, Check: a.checkFirst, Print: a.print, Out: a.out})
 	files := &schemas.App{Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) }}
-	add("setup", "Set up:", first, a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command())
+	add("setup", "Set up:", first, a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
