@@ -133,12 +133,18 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 		return err
 	}
 	defer pool.Close()
-	sink, closeSink, err := openSink(brokerName, brokerURL)
+	var sink broker.Sink
+	var closeSink func()
+	if fault == framed {
+		sink, closeSink, err = openFramed(ctx, brokerURL)
+	} else {
+		sink, closeSink, err = openSink(brokerName, brokerURL)
+	}
 	if err != nil {
 		return err
 	}
 	defer closeSink()
-	if fault != "" {
+	if fault != "" && fault != framed {
 		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -92,6 +92,8 @@ func run(ctx context.Context, args []string) error {
 	switch strings.ToLower(args[1]) {
 	case "w1":
 		result, err = runW1(ctx, c)
+	case "framing":
+		result, err = runFraming(ctx, c)
 	case "latency":
 		result, err = runLatency(ctx, c)
 	case "idle":

@@ -132,7 +132,7 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 			return r, fmt.Errorf("produce beside COPY probe: %w", err)
 		}
 	}
-	if err := r.relay(ctx, c, pool, pg, b); err != nil {
+	if err := r.relay(ctx, c, pool, pg, b, ""); err != nil {
 		return r, err
 	}
 	r.gate, err = b.check(ctx, "bench", c.messages)
@@ -158,8 +158,8 @@ func (r *w1Round) parts() time.Duration {
 	return (r.copyServer + r.produce.cpu + r.produceServer) / time.Duration(runtime.NumCPU())
 }
 
-// relay drains the outbox once.
-func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) error {
+// relay drains the outbox once, with the given fault of the sink.
+func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker, fault string) error {
 	if err := b.reset(ctx, "bench"); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	database := func() (time.Duration, error) { return treeCPU(pg.PID) }
 	r.pgCPU, err = used(database, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), "")
+			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), fault)
 			return err
 		})
 		return err
