@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -23,13 +24,14 @@ type fakeRegistry struct {
 	down     bool
 	refuse   string              // a text in schemas that it finds incompatible
 	subjects map[string][]string // the texts of the versions
+	refs     map[string]any      // the references of a text
 	ids      []string
 	writes   int
 }
 
 func startRegistry(t *testing.T) (*fakeRegistry, string) {
 	t.Helper()
-	f := &fakeRegistry{subjects: map[string][]string{}}
+	f := &fakeRegistry{subjects: map[string][]string{}, refs: map[string]any{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s.URL
@@ -56,7 +58,10 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	var in struct {
 		Schema, SchemaType string
-		References         []struct{ Subject string }
+		References         []struct {
+			Name, Subject string
+			Version       int
+		}
 	}
 	if body, err := io.ReadAll(r.Body); err == nil && len(body) > 0 {
 		_ = json.Unmarshal(body, &in)
@@ -96,6 +101,7 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		f.writes++
+		f.refs[in.Schema] = map[string]any{"schemaType": in.SchemaType, "references": in.References}
 		f.subjects[path[1]] = append(f.subjects[path[1]], in.Schema)
 		answer(http.StatusOK, map[string]any{"id": f.id(in.Schema)})
 	case len(path) == 3:
@@ -111,7 +117,11 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		text := f.subjects[path[1]][n-1]
-		answer(http.StatusOK, map[string]any{"subject": path[1], "version": n, "id": f.id(text), "schema": text})
+		said := map[string]any{"subject": path[1], "version": n, "id": f.id(text), "schema": text}
+		if more, ok := f.refs[text].(map[string]any); ok {
+			maps.Copy(said, more)
+		}
+		answer(http.StatusOK, said)
 	}
 }
 
@@ -169,10 +179,10 @@ func TestConfluentNeedsARegistry(t *testing.T) {
 func TestSchemaRegister(t *testing.T) {
 	f, at := startRegistry(t)
 	dir := schemaFolder(t, map[string]string{
-		"order.placed/001.json": `{"type":"object","properties":{"total":{"$ref":"../_shared/money.json#/x"}}}`,
+		"order.placed/001.json": `{"type":"object","properties":{"total":{"$ref":"../_shared/money.json#/$defs/x"}}}`,
 		"order.placed/002.json": `{"type":"object","properties":{"total":{"$ref":"../_shared/money.json"},"note":{}}}`,
 		"order.paid/001.proto":  "syntax = \"proto3\";\nimport \"_shared/a.proto\";\nimport \"google/protobuf/any.proto\";\nmessage Paid {}\n",
-		"_shared/money.json":    `{"type":"integer"}`,
+		"_shared/money.json":    `{"type":"integer","$defs":{"x":{"type":"integer"}}}`,
 		"_shared/a.proto":       "syntax = \"proto3\";\nimport \"_shared/b.proto\";\n",
 		"_shared/b.proto":       "syntax = \"proto3\";\n",
 	})
@@ -195,6 +205,26 @@ func TestSchemaRegister(t *testing.T) {
 		if r.Result != "registered before" || r.ID == 0 || r.Version == 0 {
 			t.Errorf("again: %+v", r)
 		}
+	}
+	// The registry has these versions, so a check against it finds what is new.
+	check := []string{"schema", "check", "--schemas", dir, "--registry", at, "--against", "registry"}
+	if out := mustCLI(t, "", check...); !strings.Contains(out, "without a new version: order.paid, order.placed\n") {
+		t.Errorf("nothing new:\n%s", out)
+	}
+	putSchemas(t, dir, map[string]string{"order.placed/003.json": `{"type":"object","required":["total"],"properties":{"total":{"$ref":"../_shared/money.json"},"note":{}}}`})
+	if got := cli(t, nil, "", check...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  3        2, 1     INCOMPATIBLE  writers first\n") {
+		t.Errorf("against the registry: code %d: %s%s", got.code, got.out, got.err)
+	}
+	if got := cli(t, nil, "", append(check, "order.placed", "--subject", "none-value")...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  1        -        not compared") {
+		t.Errorf("an unknown subject: code %d: %s%s", got.code, got.out, got.err)
+	}
+	for want, more := range map[string][]string{"names one subject": {"--subject", "none-value"}, "--subject is for --against registry": {"--against", dir, "--subject", "x"}} {
+		if got := cli(t, nil, "", append(check, more...)...); got.code != exit.Usage || !strings.Contains(got.err, want) {
+			t.Errorf("%v: code %d: %s", more, got.code, got.err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "order.placed/003.json")); err != nil {
+		t.Fatal(err)
 	}
 	f.refuse = "sides"
 	putSchemas(t, dir, map[string]string{"order.paid/002.proto": "syntax = \"proto3\";\nmessage Paid { int32 sides = 1; }\n"})
@@ -219,7 +249,9 @@ func TestSchemaRegister(t *testing.T) {
 		}
 	}
 	f.set(true)
-	if got := cli(t, nil, "", args...); got.code != exit.Unreachable {
-		t.Errorf("registry down: code %d, %s", got.code, got.err)
+	for _, line := range [][]string{args, check} {
+		if got := cli(t, nil, "", line...); got.code != exit.Unreachable {
+			t.Errorf("registry down: code %d, %s", got.code, got.err)
+		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 // checkFlags are the flags of schema check.
 type checkFlags struct {
 	rules
-	mode, against, sarif string
-	rows                 int
+	mode, against, sarif, subject string
+	rows                          int
 }
 
 // report is the answer of schema check.
@@ -48,13 +48,15 @@ func (a *App) check() *cobra.Command {
 			"the payloads of the outbox with the newest versions too. Exit code 6: something is incompatible.",
 		Example: "  postrider schema check --schemas schemas\n" +
 			"  postrider schema check --schemas schemas --against git:origin/main --sarif schema.sarif\n" +
+			"  postrider schema check --schemas schemas --against registry --registry https://registry:8081\n" +
 			"  postrider schema check order.placed --schemas schemas --rows 1000 --store postgres://...",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runCheck(cmd, args, &flags) },
 	}
 	cmd.Flags().StringVar(&flags.mode, "mode", string(evolve.BackwardTransitive), "compatibility: NONE, BACKWARD, FORWARD or FULL, also with _TRANSITIVE")
 	flags.rules.flags(cmd)
-	cmd.Flags().StringVar(&flags.against, "against", "", "published schemas: git:REF, or a folder (default: the earlier versions in the folder itself)")
+	cmd.Flags().StringVar(&flags.against, "against", "", "published schemas: git:REF, a folder, or registry for that of --registry (default: the earlier versions in the folder itself)")
+	cmd.Flags().StringVar(&flags.subject, "subject", "{subject}", "the registry's subject with --against registry, {subject} is the folder's: as for schema register")
 	cmd.Flags().IntVar(&flags.rows, "rows", 0, "so many of the outbox's newest payloads to check with the newest schemas, at most 10000")
 	cmd.Flags().StringVar(&flags.sarif, "sarif", "", "file to write the findings to, as SARIF 2.1.0; - for stdout, in place of the text")
 	return cmd
@@ -87,7 +89,7 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 	if len(subjects) == 0 {
 		subjects = f.names()
 	}
-	old, err := published(cmd.Context(), f.place, flags.against)
+	old, err := a.published(cmd.Context(), f.place, subjects, flags)
 	if err != nil {
 		return err
 	}
@@ -129,9 +131,14 @@ func plural(n int, one, many string) string {
 }
 
 // published reads what --against names; nil without it.
-func published(ctx context.Context, place, against string) (*folder, error) {
+func (a *App) published(ctx context.Context, place string, subjects []string, flags *checkFlags) (*folder, error) {
+	against := flags.against
 	ref, isGit := strings.CutPrefix(against, "git:")
 	switch {
+	case against != fromRegistry && flags.subject != "{subject}":
+		return nil, exit.Usagef("--subject is for --against registry: remove it, or add that")
+	case against == fromRegistry:
+		return a.stored(ctx, subjects, flags.subject)
 	case against == "":
 		return nil, nil
 	case isGit:
@@ -142,7 +149,7 @@ func published(ctx context.Context, place, against string) (*folder, error) {
 		return readFolder(against, fsys)
 	}
 	if info, err := os.Stat(against); err != nil || !info.IsDir() {
-		return nil, exit.Usagef("against: %q is not a folder; use git:REF or a folder", against)
+		return nil, exit.Usagef("against: %q is not a folder; use git:REF, registry or a folder", against)
 	}
 	return readFolder(against, os.DirFS(against))
 }

@@ -87,12 +87,12 @@ func (a *App) runDiff(args []string, r *rules) error {
 		if len(found.Changes) == 0 {
 			output.Row(w, "no difference")
 		}
-		for _, c := range found.Changes {
+		for i, c := range found.Changes {
 			switch {
 			case c.Old == nil:
-				output.Row(w, "+ "+c.Path, short(c.New))
+				output.Row(w, "+ "+c.Path, counterpart(found.Changes, i))
 			case c.New == nil:
-				output.Row(w, "- "+c.Path, short(c.Old))
+				output.Row(w, "- "+c.Path, counterpart(found.Changes, i))
 			default:
 				old, now := around(string(c.Old), string(c.New))
 				output.Row(w, "~ "+c.Path, old+" -> "+now)
@@ -114,6 +114,36 @@ func short(text json.RawMessage) string {
 		return string(r[:mostShown-len(dots)]) + dots
 	}
 	return string(text)
+}
+
+// counterpart cuts a line that one text has to the part in which it differs from the line
+// that the other has in its place: the n-th removed line of a run is replaced by its n-th new one.
+func counterpart(all []change, at int) string {
+	isNew := all[at].Old == nil
+	from, to := at, at
+	for from > 0 && (all[from-1].Old == nil) == isNew {
+		from--
+	}
+	for to < len(all) && (all[to].Old == nil) == isNew {
+		to++
+	}
+	other := to + at - from // removed lines come before the new ones
+	if isNew {
+		before := from
+		for before > 0 && all[before-1].New == nil {
+			before--
+		}
+		if other = before + at - from; other >= from {
+			return short(all[at].New)
+		}
+		_, now := around(string(all[other].Old), string(all[at].New))
+		return now
+	}
+	if other >= len(all) || all[other].Old != nil {
+		return short(all[at].Old)
+	}
+	old, _ := around(string(all[at].Old), string(all[other].New))
+	return old
 }
 
 // shownBefore is how much of what two texts have in common stands before their difference.

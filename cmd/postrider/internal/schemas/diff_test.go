@@ -21,3 +21,22 @@ func TestAroundTheDifference(t *testing.T) {
 		t.Errorf("values that differ at once are shown as %q and %q", old, now)
 	}
 }
+
+// Of a long line that replaces another, the part is shown in which they differ.
+func TestLinesAroundTheDifference(t *testing.T) {
+	same := strings.Repeat("x", 200)
+	for i, c := range []struct{ from, to, part string }{
+		{same + "OLD", same + "NEW", "OLD NEW"},
+		{same + "OLD\n" + same + "OLDER", same + "NEW\n" + same + "NEWER", "OLD OLDER NEW NEWER"},
+		{same + "OLD\nb", "b", "xxx"},
+		{"b", "b\n" + same + "NEW", "xxx"},
+	} {
+		all := linesOf("a\n"+c.from+"\nc", "a\n"+c.to+"\nc")
+		parts := strings.Fields(c.part)
+		for n := range all {
+			if got := counterpart(all, n); len(all) != len(parts) || !strings.Contains(got, parts[n]) || len(got) > mostShown+2*len(dots) {
+				t.Errorf("%d: line %d of %d is shown as %q, want the part with %s", i, n, len(all), got, parts[n])
+			}
+		}
+	}
+}
