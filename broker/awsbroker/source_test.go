@@ -118,6 +118,58 @@ func TestClosedGivesBack(t *testing.T) {
 	}
 }
 
+// TestQueueMadeAgain deletes a queue while a source holds a message of it, and creates it
+// again: sink and source find it by its name, and the old message's fate blocks nothing.
+func TestQueueMadeAgain(t *testing.T) {
+	t.Parallel()
+	q, topic := queue(t)
+	sink, s := open(t, address(q.addr, ""), nil), source(t, address(q.addr, "&wait=1s"), topic)
+	send := func(n int) *broker.Error {
+		m := message(n, "a", "x")
+		m.Topic, m.Version = topic, int64(n)
+		errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}})
+		if errs == nil {
+			return nil
+		}
+		return broker.Classify(errs[0])
+	}
+	if e := send(1); e != nil {
+		t.Fatal(e)
+	}
+	old := receive(t, s, 1)[0]
+	must(t, q.remove(t.Context(), topic))
+	if e := send(2); e == nil || e.Class != broker.ClassOutage || e.Code != "QUEUE_MISSING" {
+		t.Fatalf("without the queue: %v", e)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if _, err := s.Receive(ctx, 1); err == nil || ctx.Err() != nil {
+		t.Errorf("receive without the queue: %v", err)
+	}
+	if err := s.Settle(ctx, []broker.Verdict{{Delivery: old, Ack: true}}); err == nil {
+		t.Error("a message of a deleted queue is acknowledged")
+	}
+	must(t, q.create(ctx, topic))
+	if e := send(3); e != nil {
+		t.Fatalf("into the new queue: %v", e)
+	}
+	must(t, s.Settle(ctx, []broker.Verdict{{Delivery: old, Ack: true}})) // the consumer repeats it
+	var d broker.Delivery
+	for d.Message.ID == "" { // ElasticMQ never answers a poll that was under way when its queue was deleted
+		ds, err := s.Receive(ctx, 1)
+		switch {
+		case ctx.Err() != nil:
+			t.Fatalf("nothing is received from the new queue: %v", err)
+		case err == nil:
+			d = ds[0]
+		}
+	}
+	must(t, s.Settle(ctx, []broker.Verdict{{Delivery: d, Ack: true}}))
+	if d.Message.Version != 3 {
+		t.Errorf("received version %d, want 3", d.Message.Version)
+	}
+}
+
 // TestURL: what a URL says wrong is an error that does not repeat it.
 func TestURL(t *testing.T) {
 	t.Parallel()
