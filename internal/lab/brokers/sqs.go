@@ -135,38 +135,40 @@ func (q *simpleQueue) read(ctx context.Context, topic string, each func(Record))
 }
 
 // drain takes the queue's next n messages, in the order of each group: a group is
-// locked until its received messages are deleted.
+// locked until its received messages are deleted. It repeats requests that a loaded server
+// does not answer, and passes a message that is received again for that reason once.
 func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(stored)) error {
 	url, err := q.url(ctx, topic)
 	if err != nil {
 		return err
 	}
-	for got, since := 0, time.Now(); got < n; {
-		if time.Since(since) > silence {
-			return silent(got, n)
-		}
-		out, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-			QueueUrl: url, MaxNumberOfMessages: int32(min(batch, n-got)), WaitTimeSeconds: 1, VisibilityTimeout: 60,
-			MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
-		})
-		if err != nil {
+	seen := make(map[string]bool)
+	for since := time.Now(); len(seen) < n; {
+		before := len(seen)
+		err := q.some(ctx, url, min(batch, n-before), seen, each)
+		switch {
+		case ctx.Err() != nil:
 			return err
+		case len(seen) > before:
+			since = time.Now()
+		case time.Since(since) > silence:
+			return errors.Join(silent(before, n), err)
 		}
-		if len(out.Messages) == 0 {
-			continue
-		}
-		if err := q.delete(ctx, url, out.Messages, each); err != nil {
-			return err
-		}
-		got, since = got+len(out.Messages), time.Now()
 	}
 	return nil
 }
 
-// delete passes messages to each and deletes them.
-func (q *simpleQueue) delete(ctx context.Context, url *string, msgs []types.Message, each func(stored)) error {
-	entries := make([]types.DeleteMessageBatchRequestEntry, len(msgs))
-	for i, m := range msgs {
+// some takes at most limit messages.
+func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map[string]bool, each func(stored)) error {
+	out, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: 1, VisibilityTimeout: 60,
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
+	})
+	if err != nil || len(out.Messages) == 0 {
+		return err
+	}
+	entries := make([]types.DeleteMessageBatchRequestEntry, len(out.Messages))
+	for i, m := range out.Messages {
 		ms, err := strconv.ParseInt(m.Attributes["SentTimestamp"], 10, 64)
 		if err != nil {
 			return fmt.Errorf("a message's SentTimestamp: %w", err)
@@ -175,14 +177,21 @@ func (q *simpleQueue) delete(ctx context.Context, url *string, msgs []types.Mess
 		if err != nil {
 			return fmt.Errorf("a message's SequenceNumber: %w", err)
 		}
-		each(stored{Record{[]byte(aws.ToString(m.Body)), time.UnixMilli(ms)}, sequence})
+		if id := aws.ToString(m.MessageId); !seen[id] {
+			seen[id] = true
+			each(stored{Record{[]byte(aws.ToString(m.Body)), time.UnixMilli(ms)}, sequence})
+		}
 		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle}
 	}
-	out, err := q.client.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: url, Entries: entries})
-	if err == nil && len(out.Failed) > 0 {
-		err = fmt.Errorf("delete a message: %s", aws.ToString(out.Failed[0].Message))
+	for since := time.Now(); ; {
+		out, err := q.client.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: url, Entries: entries})
+		if err == nil && len(out.Failed) > 0 {
+			err = fmt.Errorf("delete a message: %s", aws.ToString(out.Failed[0].Message))
+		}
+		if err == nil || ctx.Err() != nil || time.Since(since) > silence {
+			return err
+		}
 	}
-	return err
 }
 
 func (q *simpleQueue) publish(ctx context.Context, topic string, page []Message) error {
