@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/postrider/postrider/bench/clouds"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
@@ -90,12 +91,25 @@ func (b *benchBroker) publisher(ctx context.Context, topic string) (publish func
 		return rabbitPublisher(b.URL, topic)
 	case "redis":
 		return redisPublisher(ctx, b.URL, topic)
-	case "sqs":
-		return sqsPublisher(ctx, b.URL, topic)
-	case "pubsub":
-		return pubsubPublisher(ctx, b.URL, topic)
+	case "sqs", "pubsub":
+		c, err := cloudClient(ctx, b.Name, b.URL, topic)
+		if err != nil {
+			return nil, nil, err
+		}
+		publish, end = c.Publisher(ctx)
+		return publish, end, nil
 	}
 	return nil, nil, fmt.Errorf("no client of %s", b.Name)
+}
+
+func cloudClient(ctx context.Context, name, url, topic string) (*clouds.Client, error) {
+	open := clouds.SQS
+	if name == "pubsub" {
+		open = clouds.PubSub
+	}
+	return open(ctx, url, topic, func(i int) (id, key string, payload []byte) {
+		return string(appendID(nil, i)), string(appendKey(nil, i)), appendPayload(make([]byte, 0, 256), i)
+	})
 }
 
 // gate is the independent count. A run that fails it reports no numbers.

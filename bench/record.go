@@ -126,10 +126,12 @@ func produce(ctx context.Context, name, url, topic string, n int) error {
 		return rabbitProduce(ctx, url, topic, n)
 	case "redis":
 		return redisProduce(ctx, url, topic, n)
-	case "sqs":
-		return sqsProduce(ctx, url, topic, n)
-	case "pubsub":
-		return pubsubProduce(ctx, url, topic, n)
+	case "sqs", "pubsub":
+		c, err := cloudClient(ctx, name, url, topic)
+		if err != nil {
+			return err
+		}
+		return c.Produce(ctx, n)
 	}
 	return fmt.Errorf("unknown broker %q", name)
 }

@@ -56,6 +56,14 @@ func redisRecord(topic string, i int) *redis.XAddArgs {
 // redisPublisher sends each record at once.
 func redisPublisher(ctx context.Context, url, topic string) (func(int), func(), error) {
 	c := redisClient(url)
-	publish, end := side(8, func(i int) { _ = c.XAdd(ctx, redisRecord(topic, i)).Err() })
-	return publish, func() { end(); _ = c.Close() }, nil
+	work := make(chan int, 1<<16)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range work {
+				_ = c.XAdd(ctx, redisRecord(topic, i)).Err()
+			}
+		})
+	}
+	return func(i int) { work <- i }, func() { close(work); wg.Wait(); _ = c.Close() }, nil
 }
