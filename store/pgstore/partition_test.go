@@ -301,3 +301,42 @@ func TestVacuumOfAnotherPartitionHoldsNoDrop(t *testing.T) {
 		d.commit(vacuum)
 	})
 }
+
+// After an outage, a partition that was closed long ago stays until its last settlement is old
+// enough.
+//
+// Promises: G
+func TestPartitionsGoByTheirSettlement(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.convert()
+		due := func(what string, want int) {
+			t.Helper()
+			if n := d.count(`SELECT victims FROM box.partition_due('1 hour', 0)`); n != min(int64(want), 1) {
+				t.Errorf("%s: %d partitions are due, want %d", what, n, want)
+			}
+			if got := d.tend(ops.TendRequest{Every: time.Hour, OlderThan: time.Hour}); got.Dropped != want || got.HeldBy != "" {
+				t.Errorf("%s: %+v, want %d dropped", what, got, want)
+			}
+		}
+		closed := func(label string) {
+			t.Helper()
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', $1)`, label)
+			d.tend(ops.TendRequest{OlderThan: keep})
+			d.exec(`UPDATE box.partition SET closed_at = closed_at - interval '2 hours'`)
+			o.want(label)
+		}
+		closed("a")
+		due("settled just now", 0)
+		d.exec(`UPDATE box.progress SET settled_at = settled_at - interval '2 hours'`)
+		due("settled two hours ago", 1)
+		closed("b")
+		d.exec(`DELETE FROM box.minute`)
+		d.exec(`INSERT INTO box.minute (pipe, at, pos, late) SELECT 'main', now() - interval '90 minutes', array_fill(0::bigint, ARRAY[lanes]), '{}' FROM box.outbox_info`)
+		due("not settled in that minute", 0)
+		d.exec(`UPDATE box.minute SET pos = array_fill(1000000000000::bigint, ARRAY[array_length(pos, 1)]),
+			late = (SELECT int8multirange(int8range(xid::text::bigint, xid::text::bigint + 1)) FROM box.outbox WHERE type = 'b')`)
+		due("late in that minute", 0)
+		d.exec(`UPDATE box.minute SET late = '{}'`)
+		due("settled in that minute", 1)
+	})
+}

@@ -82,6 +82,7 @@ func grants() []grant {
 		{"partition_drop", "", "EXECUTE", "", ""},
 		{"partition_due", "", "EXECUTE", "", "EXECUTE"},
 		{"partition_holder", "", "", "", ""}, // called by partition_drop
+		{"partition_young", "", "", "", ""},
 		{"partition_book", "", "", "", ""},
 		{"lane_cursor", "", see, see, see},
 		{"settlement", "", "SELECT; INSERT; DELETE; UPDATE until", see, "SELECT; INSERT; DELETE; UPDATE until"}, // one column, so that rows can be locked
