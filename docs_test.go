@@ -271,3 +271,18 @@ func TestReferenceHeaders(t *testing.T) {
 	}
 	reference(t, "headers.md", text.String())
 }
+
+// TestChoosingNamesWhatRuns: every example of docs/choosing.md is a program or a test that is there.
+func TestChoosingNamesWhatRuns(t *testing.T) {
+	_, exist := promised(t)
+	found := 0
+	for _, m := range regexp.MustCompile("`go (run|test) \\./([a-z/]+)(?: -run (\\w+))?[^`]*`").FindAllStringSubmatch(read(t, "docs/choosing.md"), -1) {
+		found++
+		if _, err := os.Stat(m[2]); err != nil || m[3] != "" && !exist[m[2]+"."+m[3]] {
+			t.Errorf("docs/choosing.md: %s does not run", m[0])
+		}
+	}
+	if found < 6 {
+		t.Errorf("docs/choosing.md has %d examples", found)
+	}
+}
