@@ -64,6 +64,10 @@ stranger: ## build every module as somebody who depends on it does
 release: ## binaries and packages into dist/, and tags of a version (VERSION=v0.1.0)
 	go run ./internal/relproxy release $(VERSION)
 
+.PHONY: site
+site: ## the documentation as a site with offline search, into dist/site
+	POSTRIDER_SITE=$(CURDIR)/dist/site go test ./internal/docsite -run TestSite -count=1
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for 30 s
 	@FUZZTIME=$(FUZZTIME) tools/fuzz
