@@ -26,7 +26,9 @@ type migration struct {
 	name    string
 }
 
-func migrations() []migration { return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}} }
+func migrations() []migration {
+	return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}}
+}
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
     version    INT NOT NULL PRIMARY KEY,
