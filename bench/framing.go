@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/postrider/postrider/broker"
@@ -22,7 +21,6 @@ const framed = "framed"
 // of the same outbox one after the other.
 type framingResult struct {
 	Workload string  `json:"workload"`
-	Broker   string  `json:"broker"`
 	Messages int     `json:"messages"`
 	Rounds   int     `json:"rounds"`
 	Plain    perCase `json:"plain"`
@@ -50,7 +48,7 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	plain, with := make([]w1Round, c.rounds), make([]w1Round, c.rounds)
+	var plain, with []w1Round
 	for i := -1; i < c.rounds; i++ { // the first one warms up
 		var one, two w1Round
 		for n, r := range map[string]*w1Round{"": &one, framed: &two} { // in either order
@@ -60,14 +58,13 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 		}
 		say("round %d: plain %.0f/s, framed %.0f/s", i+1, rate(c.messages, one.drain.took), rate(c.messages, two.drain.took))
 		if i >= 0 {
-			plain[i], with[i] = one, two
+			plain, with = append(plain, one), append(with, two)
 		}
 	}
-	res := &framingResult{Workload: "framing", Broker: c.broker, Messages: c.messages, Rounds: c.rounds}
-	for to, of := range map[*perCase][]w1Round{&res.Plain: plain, &res.Framed: with} {
-		to.Events = median(of, func(r w1Round) float64 { return rate(c.messages, r.drain.took) })
-		to.CPU = median(of, func(r w1Round) float64 { return perMillion(r.drain.cpu, c.messages) })
-	}
+	res := &framingResult{Workload: "framing", Messages: c.messages, Rounds: c.rounds}
+	events := func(r w1Round) float64 { return rate(c.messages, r.drain.took) }
+	cpu := func(r w1Round) float64 { return perMillion(r.drain.cpu, c.messages) }
+	res.Plain, res.Framed = perCase{median(plain, events), median(plain, cpu)}, perCase{median(with, events), median(with, cpu)}
 	res.Ratio, res.CPU = round(res.Framed.Events/res.Plain.Events), round(res.Framed.CPU/res.Plain.CPU)
 	return res, nil
 }
@@ -78,11 +75,12 @@ func openFramed(ctx context.Context, url string) (broker.Sink, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	answer := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"subject":"bench-value","version":1,"id":7,"schema":"\"bytes\""}`))
-	})}
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(answer)}
 	go func() { _ = server.Serve(l) }()
-	schemas, err := registry.Open("http://127.0.0.1:"+strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil)
+	schemas, err := registry.Open("http://"+l.Addr().String(), nil)
 	if err != nil {
 		return nil, nil, err
 	}

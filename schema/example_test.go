@@ -3,6 +3,8 @@ package schema_test
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"testing/fstest"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/schema"
@@ -54,4 +56,24 @@ func ExampleBeginWith() {
 	_, err := chain.Decode(1, []byte(`{"order":"o-1","units":3}`))
 	fmt.Println(err)
 	// Output: SCHEMA_OLDER: message has schema version 1, this program decodes 2 only; add the old type and its upcaster to the chain
+}
+
+// One set checks the payloads of all languages whose Compilers it has.
+func ExampleOpen() {
+	files := fstest.MapFS{"order.placed/001.json": {Data: []byte(`{}`)}}
+	filled := schema.Compiler{Format: schema.JSONSchema, Compile: func(fs.FS, *schema.File, *schema.File) (schema.Payloads, error) { // instead of jsonschema.Compiler()
+		return func(m *postrider.Message) string {
+			if len(m.Payload) == 0 {
+				return "the payload is empty"
+			}
+			return ""
+		}, nil
+	}}
+	set, err := schema.Open(files, nil, filled)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(set.Check(&postrider.Message{Type: "order.placed", SchemaVersion: 1}))
+	// Output: payload does not match version 1 of the schema order.placed: the payload is empty
 }

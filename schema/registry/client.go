@@ -224,12 +224,18 @@ func (c *Client) ask(ctx context.Context, s envelope.Schema) (*entry, error) {
 		if err != nil {
 			return nil, c.wrong("with the id "+strconv.Itoa(id), err)
 		}
+		if found.Schema == "" {
+			return nil, &Error{Code: CodeUnreachable, Registry: c.place, Subject: "with the id " + strconv.Itoa(id), Reason: "wrong answer: no schema; correct the registry or the proxy before it"}
+		}
 		return &entry{frame: &envelope.Frame{Inside: 5}, protobuf: found.Type == sr.TypeProtobuf}, nil
 	}
 	name := s.Subject + " version " + strconv.Itoa(int(s.Version))
 	found, err := c.sr.SchemaByVersion(ctx, s.Subject, int(s.Version))
 	if err != nil {
 		return nil, c.wrong(name, err)
+	}
+	if found.ID < 1 || found.Schema.Schema == "" || found.Version != int(s.Version) || found.Subject != "" && found.Subject != s.Subject {
+		return nil, &Error{Code: CodeUnreachable, Registry: c.place, Subject: name, Reason: fmt.Sprintf("wrong answer: version %d of %.100q with the id %d; correct the registry or the proxy before it", found.Version, found.Subject, found.ID)}
 	}
 	e := &entry{frame: &envelope.Frame{}}
 	var index []byte
@@ -248,7 +254,7 @@ func (c *Client) ask(ctx context.Context, s envelope.Schema) (*entry, error) {
 		e.frame.GUID = append(append([]byte{1}, id...), index...)
 		return e, nil
 	}
-	if found.ID < 0 || found.ID > 1<<32-1 {
+	if found.ID > 1<<32-1 {
 		return nil, &Error{Code: CodeRefused, Registry: c.place, Subject: name, Reason: "its id has more than four bytes"}
 	}
 	id := uint32(found.ID)

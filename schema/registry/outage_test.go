@@ -108,7 +108,7 @@ func TestRegistryKilled(t *testing.T) {
 	write(200, 2)
 	until("the outage is in the log", func() bool { return strings.Contains(log.String(), "destination unavailable") })
 	for end := time.Now().Add(away); time.Now().Before(end); time.Sleep(away / 100) {
-		write(1, 1+int32(written%2)) // the program goes on
+		write(1, 1+int32(written%2)) // more come meanwhile
 	}
 	before := to.count()
 	if l, err = net.Listen("tcp", l.Addr().String()); err != nil {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -198,6 +200,8 @@ func TestRefusals(t *testing.T) {
 	fake.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: avro})
 	fake.SeedSchema("many-value", 1, 8, sr.Schema{Schema: proto, Type: sr.TypeProtobuf})
 	url := strings.Replace(fake.URL(), "http://", "http://u:secret@", 1)
+	framed := message("a", "", "x", 0)
+	framed.Payload = []byte("\x00\x00\x00\x00\x07x")
 	sealed := message("a", "", "x", 1)
 	sealed.Headers = map[string]string{seal.HeaderAlgorithm: seal.Algorithm}
 	for name, tc := range map[string]struct {
@@ -207,16 +211,22 @@ func TestRefusals(t *testing.T) {
 		class broker.Class
 		code  string
 	}{
-		"version":     {url, route.Rule{}, message("a", "", "x", 2), broker.ClassRejected, registry.CodeUnknown},
-		"subject":     {answering(t, 404, `{"error_code":40401,"message":"none"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeSubject},
-		"record":      {url, route.Rule{Topic: "many"}, message("a", "", "x", 1), broker.ClassRejected, registry.CodeRecord},
-		"no guid":     {answering(t, 200, `{"id":1,"version":1,"schema":"{}"}`), route.Rule{Framing: envelope.FrameGUID}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeGUID},
-		"credentials": {strings.Replace(url, "secret", "secrets", 1), route.Rule{}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeDenied},
-		"down":        {"http://u:secret@127.0.0.1:1", route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
-		"error":       {answering(t, 500, `{"message":"no"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
-		"no registry": {answering(t, 404, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
-		"no version":  {url, route.Rule{}, message("a", "", "x", 0), broker.ClassRejected, envelope.CodeRoute},
-		"sealed":      {url, route.Rule{}, sealed, broker.ClassRejected, envelope.CodeFormat},
+		"version":       {url, route.Rule{}, message("a", "", "x", 2), broker.ClassRejected, registry.CodeUnknown},
+		"subject":       {answering(t, 404, `{"error_code":40401,"message":"none"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeSubject},
+		"record":        {url, route.Rule{Topic: "many"}, message("a", "", "x", 1), broker.ClassRejected, registry.CodeRecord},
+		"no guid":       {answering(t, 200, `{"id":1,"version":1,"schema":"{}"}`), route.Rule{Framing: envelope.FrameGUID}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeGUID},
+		"credentials":   {strings.Replace(url, "secret", "secrets", 1), route.Rule{}, message("a", "", "x", 1), broker.ClassOutage, registry.CodeDenied},
+		"down":          {"http://u:secret@127.0.0.1:1", route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"error":         {answering(t, 500, `{"message":"no"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"half":          {answering(t, 200, `{"subject":"orders-value","version":1,"id":3,"sch`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"empty":         {answering(t, 200, `{}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"no id":         {answering(t, 200, `{"subject":"orders-value","version":1,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"wrong version": {answering(t, 200, `{"subject":"orders-value","version":2,"id":3,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"wrong subject": {answering(t, 200, `{"subject":"others-value","version":1,"id":3,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"no schema":     {answering(t, 200, `{}`), route.Rule{Framing: envelope.Framed}, framed, broker.ClassThrottled, registry.CodeUnreachable},
+		"no registry":   {answering(t, 404, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"no version":    {url, route.Rule{}, message("a", "", "x", 0), broker.ClassRejected, envelope.CodeRoute},
+		"sealed":        {url, route.Rule{}, sealed, broker.ClassRejected, envelope.CodeFormat},
 	} {
 		c := open(t, tc.url, nil)
 		to := &wire{router: c.Router(rules(t, tc.rule)), sent: map[string][]byte{}}
@@ -352,6 +362,79 @@ func TestCache(t *testing.T) {
 		if err := c.Resolve(t.Context(), s); err == nil {
 			t.Errorf("%s: resolved", name)
 		}
+	}
+}
+
+// TestCacheUnusable: a cache file that is corrupt, too large or cannot be written is a line in
+// the log, never an error of a message, and what it has is not used.
+func TestCacheUnusable(t *testing.T) {
+	fake := srfake.New()
+	defer fake.Close()
+	fake.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: avro})
+	s := envelope.Schema{Subject: "orders-value", Version: 1, Record: "x"}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"half":        `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Sub`,
+		"not a frame": `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Subject":"orders-value","Version":1,"Record":"x"},"frame":{"Prefix":"AQID"}}]}`,
+		"too large":   strings.Repeat(" ", 5<<20),
+		"no folder":   "",
+	} {
+		file := filepath.Join(dir, name, "ids")
+		if name != "no folder" {
+			if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var log bytes.Buffer
+		c := open(t, fake.URL(), &registry.Options{Cache: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err := c.Resolve(t.Context(), s); err != nil || strings.Count(log.String(), "schema cache unusable") != 1 {
+			t.Errorf("%s: %v, log %s", name, err, &log)
+		}
+		m := message("a", "", "x", 1)
+		if r, err := c.Router(rules(t, route.Rule{}))(&m); err != nil || string(r.Frame.Prefix) != "\x00\x00\x00\x00\x07" {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// TestSingleFlight: many callers that miss one schema ask once, and an unknown one is not asked
+// for again at once.
+func TestSingleFlight(t *testing.T) {
+	fake := srfake.New()
+	defer fake.Close()
+	fake.SeedSchema("orders-value", 1, 7, sr.Schema{Schema: avro})
+	var asked atomic.Int32
+	all := make(chan struct{})
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-all
+		resp, err := http.Get(fake.URL() + r.URL.Path)
+		if err != nil {
+			return
+		}
+		defer resp.Body.Close()
+		w.WriteHeader(resp.StatusCode)
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	defer front.Close()
+	c := open(t, front.URL, nil)
+	done := make(chan error, 20)
+	for range cap(done) {
+		go func() { done <- c.Resolve(t.Context(), envelope.Schema{Subject: "orders-value", Version: 1}) }()
+	}
+	close(all)
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for range 5 {
+		if err := c.Resolve(t.Context(), envelope.Schema{Subject: "orders-value", Version: 9}); err == nil {
+			t.Error("resolved")
+		}
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times, want 2", n)
 	}
 }
 
