@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"encoding/hex"
 	"errors"
 	"os"
 	"strings"
@@ -81,5 +82,42 @@ func TestApicurio(t *testing.T) {
 	err = c.Resolve(ctx, envelope.Schema{Subject: "orders-value", Version: 3})
 	if wrong := (*registry.Error)(nil); !errors.As(err, &wrong) || !wrong.Down() {
 		t.Errorf("a registry that is gone: %v", err)
+	}
+}
+
+// TestJavaReadsFrames: a Java deserializer in Confluent's form reads our frames, and we read
+// those of its serializer.
+func TestJavaReadsFrames(t *testing.T) {
+	if os.Getenv("POSTRIDER_MATRIX") == "" {
+		t.Skip("Apicurio Registry starts in the matrix only: POSTRIDER_MATRIX=1")
+	}
+	java := testserver.Program{Command: append(testserver.Java(t, "testdata/java"), "testdata/java/Frames.java")}
+	server := testserver.StartApicurio(t)
+	c := open(t, server.URL(), nil)
+	if _, err := c.Register(t.Context(), &registry.Schema{Subject: "orders-value", Version: 1, Type: registry.Avro, Text: avro}); err != nil {
+		t.Fatal(err)
+	}
+	m := message("a", "", "x", 1)
+	m.Payload = []byte{14} // qty 7
+	to := &wire{router: c.Router(rules(t, route.Rule{})), sent: map[string][]byte{}}
+	if errs := c.Sink(to).Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}}); errs != nil {
+		t.Fatal(errs)
+	}
+	out, err := java.Run(t.Context(), "", "http://"+server.Addr+"/apis/registry/v2", hex.EncodeToString(to.sent["a"]), avro)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, theirs, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	if read != `{"qty": 7}` {
+		t.Errorf("Java reads %s", read)
+	}
+	frame, err := hex.DecodeString(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &inbound{all: []broker.Delivery{record("orders", string(frame))}}
+	got, err := c.Source(in, nil).Receive(t.Context(), 1)
+	if err != nil || got[0].Err != nil || got[0].Message.Type != "Placed" || got[0].Message.SchemaVersion != 1 || string(got[0].Message.Payload) != "\x54" {
+		t.Errorf("of %x: %+v, %v", frame, got, err)
 	}
 }
