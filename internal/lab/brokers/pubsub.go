@@ -135,10 +135,8 @@ func (p *pubSub) follow(ctx context.Context, topic string, n int, each func(Reco
 	return nil
 }
 
-// takeFor bounds the time of take while messages arrive faster than they are taken.
-const takeFor = time.Second
-
-// take takes what the subscription has and returns a copy of the topic's log.
+// take takes what the subscription has and returns a copy of the topic's log. If ctx has
+// a deadline, take stops half way to it: messages may arrive faster than they are taken.
 func (p *pubSub) take(ctx context.Context, topic string) ([]numbered, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,12 +145,14 @@ func (p *pubSub) take(ctx context.Context, topic string) ([]numbered, error) {
 		l = &log{seen: make(map[int]bool)}
 		p.taken[topic] = l
 	}
-	for began := time.Now(); ; {
+	deadline, bounded := ctx.Deadline()
+	enough := time.Now().Add(time.Until(deadline) / 2)
+	for {
 		n, err := p.pull(ctx, topic, l)
 		if err != nil {
 			return nil, err
 		}
-		if n == 0 || time.Since(began) > takeFor {
+		if n == 0 || bounded && time.Now().After(enough) {
 			return slices.Clone(l.all), nil
 		}
 	}
