@@ -247,6 +247,22 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestScaleWithoutPrometheus: KEDA asks the relays themselves.
+func TestScaleWithoutPrometheus(t *testing.T) {
+	out, err := render(values(t, read(t, "testdata/small.values.yaml")+"\nkeda: {enabled: true, scale: true}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, ok := objects(t, out)["ScaledObject postrider"].(*scaledObject)
+	if !ok || len(o.Spec.Triggers) != 1 {
+		t.Fatalf("no ScaledObject with one trigger in\n%s", out)
+	}
+	got := o.Spec.Triggers[0]
+	if got.Type != "metrics-api" || got.Metadata["url"] != "http://postrider.shop.svc:9464/scale" || got.Metadata["valueLocation"] != "pending" || got.Metadata["targetValue"] != "10000" {
+		t.Errorf("the trigger is %+v", got)
+	}
+}
+
 // TestDashboards: each dashboard is a ConfigMap with valid JSON.
 func TestDashboards(t *testing.T) {
 	v := chartutil.CoalesceTables(values(t, "dashboards: {enabled: true}"), values(t, read(t, "testdata/small.values.yaml")))

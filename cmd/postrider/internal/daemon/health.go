@@ -61,6 +61,57 @@ func healthHandler(units []*unit, metrics http.Handler) http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, func(h relay.Health) bool { return h.Ready })
 	})
+	mux.HandleFunc("GET /scale", func(w http.ResponseWriter, _ *http.Request) {
+		loads := make([]load, len(units))
+		for i, u := range units {
+			loads[i] = u.load()
+		}
+		serveScale(w, loads)
+	})
 	mux.Handle("GET /metrics", metrics)
 	return mux
+}
+
+// load is the work that waits for one relay and its like.
+type load struct {
+	pending int64
+	known   bool // the database has answered
+	down    bool // a part is down: what waits is no load
+}
+
+func (u *unit) load() load {
+	l := load{down: len(u.health().Down) > 0}
+	if l.down {
+		return l
+	}
+	s, up := u.meter.look()
+	if up {
+		l.pending, l.known = s.Pending, true
+	}
+	return l
+}
+
+// serveScale answers an autoscaler with the backlog. During an outage it gets an error instead,
+// and leaves the number of relays as it is: another relay reaches no broker either.
+func serveScale(w http.ResponseWriter, loads []load) {
+	var answer struct {
+		Pending int64  `json:"pending"`
+		Reason  string `json:"reason,omitempty"`
+	}
+	for _, l := range loads {
+		switch {
+		case l.down:
+			answer.Reason = "a database or destination is down"
+		case !l.known && answer.Reason == "":
+			answer.Reason = "the backlog is unknown"
+		}
+		answer.Pending += l.pending
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if answer.Reason != "" {
+		answer.Pending = 0
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(answer) // the client has gone: nobody to tell
 }

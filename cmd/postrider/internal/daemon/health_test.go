@@ -28,3 +28,34 @@ func TestHealthSaysPartsWithoutErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestOutageIsNoLoad: an autoscaler gets the backlog of all relays, and no number while a part is down.
+func TestOutageIsNoLoad(t *testing.T) {
+	for _, tc := range []struct {
+		loads []load
+		code  int
+		body  string
+	}{
+		{[]load{{pending: 7, known: true}}, http.StatusOK, `{"pending":7}`},
+		{[]load{{pending: 7, known: true}, {pending: 5, known: true}}, http.StatusOK, `{"pending":12}`},
+		{[]load{{pending: 7, known: true}, {pending: 9000, known: true, down: true}}, http.StatusServiceUnavailable, `{"pending":0,"reason":"a database or destination is down"}`},
+		{[]load{{pending: 7, known: true}, {}}, http.StatusServiceUnavailable, `{"pending":0,"reason":"the backlog is unknown"}`},
+	} {
+		w := httptest.NewRecorder()
+		serveScale(w, tc.loads)
+		if got := strings.TrimSpace(w.Body.String()); w.Code != tc.code || got != tc.body {
+			t.Errorf("%+v: %d %s, want %d %s", tc.loads, w.Code, got, tc.code, tc.body)
+		}
+	}
+	down := &unit{health: func() relay.Health { return relay.Health{Down: map[string]string{"sink": "refused"}} }}
+	srv := httptest.NewServer(healthHandler([]*unit{down}, http.NotFoundHandler()))
+	defer srv.Close()
+	resp, err := http.Get(srv.URL + "/scale")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("/scale answers %d while the broker is down", resp.StatusCode)
+	}
+}
