@@ -20,7 +20,7 @@ build: ## the binary, bin/postrider
 	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/postrider ./cmd/postrider
 
 .PHONY: servers
-servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf and Apicurio Registry)
+servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry and Kubernetes)
 	go run ./internal/testserver/install $(if $(ALL),-all)
 
 .PHONY: test
@@ -34,8 +34,8 @@ matrix: ## the same on every supported PostgreSQL, and a million schedules of th
 	@$(MAKE) --no-print-directory charts
 
 .PHONY: charts
-charts: ## lint and render the Helm chart and the kustomize manifests
-	cd tools/kube && GOWORK=off go test ./...
+charts: ## lint and render the Helm chart and the kustomize manifests; install them in Kubernetes where it is built
+	cd tools/kube && GOWORK=off go test -timeout 30m ./...
 
 .PHONY: race
 race: servers ## the same under the race detector, with fewer simulations

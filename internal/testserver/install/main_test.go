@@ -100,3 +100,12 @@ func TestRetryStopsAtTheImpossible(t *testing.T) {
 		t.Errorf("%d tries, %v; want one", tries, err)
 	}
 }
+
+func TestKubernetesModule(t *testing.T) {
+	got := kubernetesModule("replace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n\tk8s.io/client-go => ./staging/src/k8s.io/client-go\n)\n")
+	for _, want := range []string{"require k8s.io/kubernetes v1.36.3\n", "\tk8s.io/api => k8s.io/api v0.36.3\n", "\tk8s.io/client-go => k8s.io/client-go v0.36.3\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
