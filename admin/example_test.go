@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -153,4 +154,12 @@ func ExampleInboxes() {
 	}
 	_ = show
 	_ = admin.Inboxes{Dialect: dialect.Postgres} // with DB, the consumers' own database
+}
+
+func ExampleNewHistory() {
+	office := memstore.New(nil).Office()
+	if _, err := admin.NewHistory(office, ops.PointEvery); errors.Is(err, ops.ErrUnsupported) {
+		fmt.Println("this store keeps no history")
+	}
+	// Output: this store keeps no history
 }

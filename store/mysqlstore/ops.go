@@ -20,6 +20,7 @@ func (s *Store) Office() *ops.Office {
 			ops.CanEmpty:     "let the rows go with their payloads; PostgreSQL has it",
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
 			ops.CanFind:      "select from the view postrider_messages by id or key; PostgreSQL has it",
+			ops.CanHistory:   "collect the relay's metrics; PostgreSQL and SQLite have it",
 			ops.CanHold:      "stop the relay instead; PostgreSQL has them",
 			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "delete settled rows in the order of seq, 1,000 at a time; PostgreSQL has them",

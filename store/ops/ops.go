@@ -33,6 +33,7 @@ type Office struct {
 	Doctor     Doctor
 	Eraser     Eraser
 	Finder     Finder
+	History    Historian
 	Journal    Journal
 	Orders     Orders
 	Partitions Partitioner
@@ -60,6 +61,7 @@ const (
 	CanEmpty     Ability = "removal of payloads before their rows"
 	CanErase     Ability = "erasure"
 	CanFind      Ability = "search for a message or a key"
+	CanHistory   Ability = "history of figures"
 	CanHold      Ability = "pauses of keys and lanes"
 	CanJournal   Ability = "journal of acts"
 	CanOrder     Ability = "acts on many records"
@@ -76,7 +78,7 @@ const (
 // Abilities lists all of them.
 func Abilities() []Ability {
 	return []Ability{
-		CanAudit, CanDiagnose, CanEmpty, CanErase, CanFind, CanHold, CanJournal, CanOrder, CanPartition, CanPipe, CanRecord, CanRetain, CanRole, CanSample, CanStop, CanStrict,
+		CanAudit, CanDiagnose, CanEmpty, CanErase, CanFind, CanHistory, CanHold, CanJournal, CanOrder, CanPartition, CanPipe, CanRecord, CanRetain, CanRole, CanSample, CanStop, CanStrict,
 	}
 }
 
@@ -93,6 +95,8 @@ func (o *Office) Has(a Ability) bool {
 		return o.Eraser != nil
 	case CanFind:
 		return o.Finder != nil
+	case CanHistory:
+		return o.History != nil
 	case CanHold:
 		return o.Holds
 	case CanJournal:

@@ -21,6 +21,7 @@ func TestEachFieldIsAnAbility(t *testing.T) {
 		ops.CanEmpty:     func(o *ops.Office) { o.Empties = true },
 		ops.CanErase:     func(o *ops.Office) { o.Eraser = struct{ ops.Eraser }{} },
 		ops.CanFind:      func(o *ops.Office) { o.Finder = struct{ ops.Finder }{} },
+		ops.CanHistory:   func(o *ops.Office) { o.History = struct{ ops.Historian }{} },
 		ops.CanHold:      func(o *ops.Office) { o.Holds = true },
 		ops.CanJournal:   func(o *ops.Office) { o.Journal = struct{ ops.Journal }{} },
 		ops.CanOrder:     func(o *ops.Office) { o.Orders = struct{ ops.Orders }{} },

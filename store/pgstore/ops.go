@@ -24,6 +24,7 @@ func (s *Store) newOffice() ops.Office {
 		Kind: "postgres", Version: Version,
 		Admin: operations.NewAdmin(s.box, s.opts.CountLimit), Migrator: s.migrator, Pipe: s.another,
 		Books: keeper, Doctor: doctor.New(s.box, string(s.opts.Durable)), Eraser: housekeeping.NewEraser(keeper), Finder: operations.NewFinder(s.box),
+		History: operations.NewHistory(s.box),
 		Journal: book, Records: book, Orders: operations.NewOrders(s.box),
 		Partitions: housekeeping.NewPartitioner(s.box), Pipes: operations.NewPipes(s.box), Retention: keeper, Roles: s.migrator,
 		Samples: operations.NewSamples(s.box), Stops: operations.NewStops(s.box), Strict: operations.NewStrict(s.box),

@@ -30,6 +30,7 @@ func (s *Store) Office() *ops.Office {
 		},
 	}
 	at := operations.NewAdmin(s.box, s.opts.CountLimit, office.Need)
+	office.History = operations.NewHistory(s.box)
 	office.Finder = operations.NewFinder(at, migrate.Lane)
 	office.Admin, office.Doctor, office.Retention = at, doctor.New(s.box, at), housekeeping.NewRetainer(s.box, office.Need)
 	return office

@@ -103,6 +103,7 @@ const (
 	NeedsRetention              // ops.CanRetain
 	NeedsFinder                 // ops.CanFind
 	NeedsView                   // Features.View
+	NeedsHistory                // ops.CanHistory
 )
 
 // missing reports why a case cannot run in env, "" if it can.
@@ -119,6 +120,8 @@ func (n Need) missing(env Env) string {
 		return env.Office().Need(ops.CanHold).Error()
 	case n == NeedsFinder && env.Office().Finder == nil:
 		return env.Office().Need(ops.CanFind).Error()
+	case n == NeedsHistory && env.Office().History == nil:
+		return env.Office().Need(ops.CanHistory).Error()
 	case n == NeedsRetention && env.Office().Retention == nil:
 		return env.Office().Need(ops.CanRetain).Error()
 	case n == NeedsView && f.View == nil:
@@ -134,7 +137,7 @@ func Cases() []Case {
 	var all []Case
 	for _, part := range [][]Case{
 		leaseCases(), laneCases(), readCases(), withinCases(), stragglerCases(), messageCases(),
-		settleCases(), fenceCases(), parkedCases(), gapCases(), crashCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(), retainCases(), findCases(), viewCases(),
+		settleCases(), fenceCases(), parkedCases(), gapCases(), crashCases(), dueCases(), requestCases(), pauseCases(), adminCases(), officeCases(), retainCases(), findCases(), viewCases(), historyCases(),
 	} {
 		all = append(all, part...)
 	}

@@ -2,18 +2,20 @@ package daemon
 
 import (
 	"context"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // keepHouse starts the housekeeping of each outbox, once whatever the number of
 // its pipes, and returns what ends it.
 func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 	begun := map[string]bool{}
-	var ends []func()
+	ends := []func(){keepHistories(ctx, units)}
 	for _, u := range units {
 		if begun[u.outbox] {
 			continue
@@ -29,6 +31,19 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 			end()
 		}
 	}
+}
+
+// keepHistories keeps the figures of each pipe over time, and returns what ends that. A store
+// that keeps no history is left alone.
+func keepHistories(ctx context.Context, units []*unit) (end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var all sync.WaitGroup
+	for _, u := range units {
+		if u.store.Has(ops.CanHistory) {
+			all.Go(func() { _ = admin.KeepHistory(ctx, u.store.Office, u.log) }) // it has one
+		}
+	}
+	return func() { cancel(); all.Wait() }
 }
 
 // startKeeper starts the housekeeping of an outbox and returns the function that

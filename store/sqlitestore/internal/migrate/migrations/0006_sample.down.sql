@@ -1,0 +1,1 @@
+DROP TABLE postrider_sample;
