@@ -14,8 +14,9 @@ type chart struct {
 	Since, Till time.Time
 	Lines       []line
 	Marks       []drawnMark
-	Rows        []chartRow // some of the figures, the newest first
-	Heads       []string   // of the table
+	Rows        []chartRow    // some of the figures, the newest first
+	gap         time.Duration // between points, from which on a line is interrupted
+	Heads       []string      // of the table
 	Empty       bool
 }
 
@@ -50,8 +51,8 @@ type point struct {
 	value float64
 }
 
-func lagChart(samples []sample, marks []mark) chart {
-	c := chart{Name: "lag", Title: "Lag: age of the oldest message", Heads: []string{"Lag", "Pending"}}
+func lagChart(s span, samples []sample, marks []mark) chart {
+	c := chart{gap: s.gap(samples), Name: "lag", Title: "Lag", Heads: []string{"Lag", "Pending"}}
 	var points []point
 	for _, s := range samples {
 		points = append(points, point{s.at, s.lag.Seconds()})
@@ -66,13 +67,16 @@ func lagChart(samples []sample, marks []mark) chart {
 	return c
 }
 
-func rateChart(samples []sample, marks []mark) chart {
-	c := chart{Name: "rate", Title: "Messages per second", Heads: []string{"In", "Out"}}
+func rateChart(s span, samples []sample, marks []mark) chart {
+	c := chart{gap: s.gap(samples), Name: "rate", Title: "Rate", Heads: []string{"In", "Out"}}
 	var in, out []point
 	var rows []chartRow
 	for i := 1; i < len(samples); i++ {
-		a, b := samples[max(i-3, 0)], samples[i] // over a few samples: less of a saw
-		if b.at.Sub(samples[i-1].at) > 2*coarse {
+		b, a := samples[i], samples[i-1]
+		for j := i - 1; j >= max(i-3, 0) && samples[j+1].at.Sub(samples[j].at) <= c.gap; j-- {
+			a = samples[j] // over a few samples: less of a saw
+		}
+		if b.at.Sub(samples[i-1].at) > c.gap {
 			in, out = append(in, point{b.at, math.NaN()}), append(out, point{b.at, math.NaN()})
 			continue
 		}
@@ -96,6 +100,40 @@ func rateChart(samples []sample, marks []mark) chart {
 		c.Rows = append(c.Rows, rows[i])
 	}
 	return c
+}
+
+// stuckChart shows what waits for a person.
+func stuckChart(s span, samples []sample, marks []mark) chart {
+	c := chart{gap: s.gap(samples), Name: "stuck", Title: "Stuck", Heads: []string{"Dead", "Blocked"}}
+	var dead, blocked []point
+	for _, s := range samples {
+		dead = append(dead, point{s.at, float64(s.dead)})
+		if s.blocked >= 0 {
+			blocked = append(blocked, point{s.at, float64(s.blocked)})
+		}
+	}
+	top := c.scale(10, dead, blocked)
+	c.Top = num(int64(top))
+	c.draw("dead", "Dead", dead, top)
+	c.draw("keys", "Blocked keys", blocked, top)
+	c.finish(samples, marks)
+	for i := len(samples) - 1; i >= 0; i -= max(len(samples)/rowsShown, 1) {
+		keys := "–"
+		if samples[i].blocked >= 0 {
+			keys = num(samples[i].blocked)
+		}
+		c.Rows = append(c.Rows, chartRow{samples[i].at, []string{num(samples[i].dead), keys}})
+	}
+	return c
+}
+
+// gap is the time between two samples from which on nobody was looking.
+func (s span) gap(samples []sample) time.Duration {
+	between := s.Long / mostPoints
+	if len(samples) > 0 && samples[len(samples)-1].at.Sub(samples[0].at) > fineFor {
+		between = max(between, coarse) // what this process has seen
+	}
+	return max(gapAfter, 3*s.every, 3*between)
 }
 
 func maxNaN(v float64) float64 {
@@ -144,11 +182,7 @@ func (c *chart) draw(name, label string, points []point, top float64) {
 	pen := "M"
 	var before time.Time
 	for _, p := range points {
-		gap := gapAfter
-		if c.Till.Sub(p.at) > fineFor {
-			gap = 2 * coarse
-		}
-		if math.IsNaN(p.value) || !before.IsZero() && p.at.Sub(before) > gap {
+		if math.IsNaN(p.value) || !before.IsZero() && p.at.Sub(before) > c.gap {
 			pen = "M"
 		}
 		before = p.at
@@ -165,7 +199,12 @@ func (c *chart) finish(samples []sample, marks []mark) {
 	c.Empty = len(samples) < 2
 	for _, m := range marks {
 		if m.at.After(c.Since) && !m.at.After(c.Till) {
-			c.Marks = append(c.Marks, drawnMark{fmt.Sprintf("%.1f", c.x(m.at)), m.text, m.at})
+			x := fmt.Sprintf("%.0f", c.x(m.at))
+			if n := len(c.Marks); n > 0 && c.Marks[n-1].X == x { // acts of one moment are one line
+				c.Marks[n-1].Text += "; " + m.text
+				continue
+			}
+			c.Marks = append(c.Marks, drawnMark{x, m.text, m.at})
 		}
 	}
 }

@@ -18,8 +18,9 @@ import (
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"age": age, "ago": ago, "num": numOf, "fig": fig, "stamp": stamp, "rate": rateText, "iso": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"clock": func(t time.Time) string { return t.UTC().Format("15:04:05") },
-		"query": query, "seq": func(n int64) string { return strconv.FormatInt(n, 10) },
+		"clock":  func(t time.Time) string { return t.UTC().Format("15:04:05") },
+		"moment": moment,
+		"query":  query, "seq": func(n int64) string { return strconv.FormatInt(n, 10) },
 		"until": func(now time.Time, d time.Duration) time.Time { return now.Add(d) },
 		"dict":  dict, "visible": visible, "short": shortID, "complaints": func(i ops.Instance) []string { return i.Complaints() },
 		"state": func(s store.State) string { return s.String() }, "json": func(raw json.RawMessage) string { return string(raw) },
@@ -42,6 +43,14 @@ func dict(pairs ...any) (map[string]any, error) {
 		m[name] = pairs[i+1]
 	}
 	return m, nil
+}
+
+// moment is a time on an axis from since to till: with its day where the axis is long.
+func moment(at, since, till time.Time) string {
+	if till.Sub(since) < 12*time.Hour {
+		return at.UTC().Format("15:04:05")
+	}
+	return at.UTC().Format("2 Jan 15:04")
 }
 
 // age is a duration as people read it: two units at most.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -25,7 +26,7 @@ type outbox struct {
 
 func newOutbox(o Outbox) *outbox {
 	box := &outbox{Outbox: o, places: map[string]*place{}}
-	box.main = &place{outbox: box, store: o.Store, office: o.Office}
+	box.main = &place{outbox: box, store: o.Store, office: o.Office, keptOf: map[string]keptSpan{}}
 	box.places[""] = box.main
 	return box
 }
@@ -45,6 +46,13 @@ type place struct {
 	keys   keysSeen
 
 	exam examination
+
+	keptMu sync.Mutex
+	keptOf map[string]keptSpan // what the store has kept, by span
+
+	recording sync.Mutex
+	recorder  *admin.History
+	recordAt  time.Time // not before
 }
 
 // sight is what the last look has seen.
@@ -72,6 +80,12 @@ const (
 // look returns the figures of the pipe, at most lookEvery old. It asks the database for all pages
 // together, and returns the older figures with the error when that fails.
 func (p *place) look(ctx context.Context) sight {
+	seen := p.see(ctx)
+	p.record(ctx, seen)
+	return seen
+}
+
+func (p *place) see(ctx context.Context) sight {
 	p.looking.Lock()
 	defer p.looking.Unlock()
 	if time.Since(p.seen.At) < lookEvery || !p.seen.ErrAt.IsZero() && time.Since(p.seen.ErrAt) < lookEvery {
@@ -105,10 +119,12 @@ type sample struct {
 	capped    bool
 	delivered int64
 	dead      int64
+	blocked   int64 // -1: unknown
+	drawn     int64 // 0: unknown
 }
 
 func sampleOf(s *ops.Status, at time.Time) sample {
-	return sample{at: at, lag: s.Lag, pending: s.Pending, capped: s.Capped, delivered: s.Delivered, dead: s.Parked[store.Dead.String()]}
+	return sample{at: at, lag: s.Lag, pending: s.Pending, capped: s.Capped, delivered: s.Delivered, dead: s.Parked[store.Dead.String()], blocked: -1}
 }
 
 // history is what was seen in this process, the oldest first: close together for the last minutes
@@ -120,7 +136,7 @@ const (
 	fineFor   = 10 * time.Minute
 	coarseFor = 2 * time.Hour
 	coarse    = time.Minute
-	gapAfter  = 15 * time.Second // from here on nobody was looking
+	gapAfter  = 45 * time.Second // from here on nobody was looking
 )
 
 func (h *history) add(s sample) {
@@ -164,6 +180,9 @@ func between(a, b sample) (in, out float64) {
 	}
 	out = max(float64(b.delivered-a.delivered)/seconds, 0)
 	if a.capped || b.capped {
+		if a.drawn > 0 && b.drawn > 0 { // also of transactions that were rolled back
+			return max(float64(b.drawn-a.drawn)/seconds, 0), out
+		}
 		return -1, out
 	}
 	return max(float64(b.delivered-a.delivered+b.pending-a.pending+b.dead-a.dead)/seconds, 0), out
@@ -206,7 +225,7 @@ func (o *outbox) at(ctx context.Context, pipe string) (*place, error) {
 	}
 	if o.places[pipe] == nil {
 		st, office := o.Office.Pipe(pipe)
-		o.places[pipe] = &place{outbox: o, pipe: pipe, store: st, office: office}
+		o.places[pipe] = &place{outbox: o, pipe: pipe, store: st, office: office, keptOf: map[string]keptSpan{}}
 	}
 	return o.places[pipe], nil
 }

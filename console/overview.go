@@ -130,8 +130,9 @@ type overviewBody struct {
 	Blocked  figure
 	Relays   []ops.Instance
 	Alive    int
-	Lag      chart
-	Rate     chart
+	Charts   []chart
+	Span     span
+	Spans    []span
 	Strip    []laneCell
 	Acts     []ops.JournalEntry
 	NoActs   string // why there is no journal
@@ -156,11 +157,11 @@ func (q *request) overview() error {
 	keys, _ := q.place.blocked(q.ctx) // an error is told on the page of keys
 	body.Blocked = keys.figure()
 	body.Verdict = q.place.judge(&p.Sight, &keys)
-	samples := q.place.samples()
-	body.In, body.Out = rates(samples, 10*time.Second)
+	body.In, body.Out = rates(q.place.samples(), 10*time.Second)
 	body.Acts, body.NoActs = q.recent(8)
-	marks := q.marks(body.Acts)
-	body.Lag, body.Rate = lagChart(samples, marks), rateChart(samples, marks)
+	body.Span, body.Spans = q.span()
+	samples, marks := q.place.series(q.ctx, body.Span), q.marks(body.Span)
+	body.Charts = []chart{lagChart(body.Span, samples, marks), rateChart(body.Span, samples, marks), stuckChart(body.Span, samples, marks)}
 	for _, i := range st.Instances {
 		if i.Alive {
 			body.Alive++
@@ -172,6 +173,7 @@ func (q *request) overview() error {
 		body.Counts = append(body.Counts, counted{state.String(), st.Parked[state.String()]})
 	}
 	body.Attended = len(st.Alarms)+len(st.Holds)+len(st.Stops) > 0 || st.Paused
+	p.Span = body.Span.Href()
 	p.Body, p.Live, p.Command, p.Reload = body, true, q.place.command("status", "--watch"), 15
 	return q.show("overview", http.StatusOK, p)
 }
@@ -190,11 +192,25 @@ func (q *request) recent(n int) ([]ops.JournalEntry, string) {
 	return all, ""
 }
 
-// marks are the acts that charts show.
-func (q *request) marks(entries []ops.JournalEntry) []mark {
+// mostMarks is how many acts a chart shows.
+const mostMarks = 100
+
+// marks are the acts that charts show: of this pipe, or of the whole outbox.
+func (q *request) marks(s span) []mark {
+	if q.place.office.Journal == nil {
+		return nil
+	}
+	ctx, cancel := q.limited(lookFor)
+	defer cancel()
+	entries, err := q.place.office.Journal.Entries(ctx, ops.JournalQuery{Since: time.Now().Add(-s.Long), Limit: mostMarks})
+	if err != nil {
+		return nil // the last acts tell it
+	}
 	var all []mark
 	for _, e := range entries {
-		all = append(all, mark{e.At, e.Act + " by " + e.Actor})
+		if e.Pipe == "" || e.Pipe == cmp.Or(q.place.pipe, q.place.defaultPipe()) {
+			all = append(all, mark{e.At, e.Act + " by " + e.Actor})
+		}
 	}
 	return all
 }
@@ -318,8 +334,9 @@ func (q *request) stillAdmitted() bool {
 func (q *request) figures() live {
 	s := q.place.look(q.ctx)
 	keys, _ := q.place.blocked(q.ctx) // an error is told on the page of keys
-	samples := q.place.samples()
-	in, out := rates(samples, 10*time.Second)
+	in, out := rates(q.place.samples(), 10*time.Second)
+	chosen, _ := q.span()
+	samples := q.place.series(q.ctx, chosen)
 	v := q.place.judge(&s, &keys)
 	l := live{
 		Pending: fig(figure{s.Status.Pending, s.Status.Capped, !s.At.IsZero()}), Lag: age(s.Status.Lag), In: rateText(in), Out: rateText(out),
@@ -333,7 +350,7 @@ func (q *request) figures() live {
 		}
 	}
 	l.Relays = strconv.Itoa(alive)
-	for _, c := range []chart{lagChart(samples, nil), rateChart(samples, nil)} {
+	for _, c := range []chart{lagChart(chosen, samples, nil), rateChart(chosen, samples, nil), stuckChart(chosen, samples, nil)} {
 		l.Tops[c.Name] = c.Top
 		for _, line := range c.Lines {
 			l.Paths[c.Name+"-"+line.Name] = line.Path

@@ -50,7 +50,8 @@ type page struct {
 	Dead       figure
 	Command    string // that does or shows the same
 	Token      string
-	Reload     int // seconds, for browsers without scripts; 0: never
+	Span       string // query of the events, for charts of another time
+	Reload     int    // seconds, for browsers without scripts; 0: never
 	Body       any
 	May        map[string]bool
 	Lacks      map[string]string // why the store cannot "order", "hold" or "record"; "": it can
