@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os/user"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -61,7 +62,7 @@ func (a *app) load(cmd *cobra.Command) error {
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		a.set.Application = "postrider-" + c.Name()
 	}
-	src := config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root()), Own: ownSettings()}
+	src := a.source(cmd)
 	if err := a.loadRelays(cmd, src); err != nil {
 		return err
 	}
@@ -77,10 +78,15 @@ func (a *app) load(cmd *cobra.Command) error {
 	return a.checkEffects(cmd)
 }
 
+// source is where settings come from besides flags.
+func (a *app) source(cmd *cobra.Command) config.Source {
+	return config.Source{File: a.configFile, LookupEnv: a.lookupEnv, Known: known(cmd.Root()), Own: ownSettings()}
+}
+
 // checkWords rejects an unknown word in the settings that all commands share.
 func (a *app) checkWords() error {
-	if a.set.output != "text" && a.set.output != "json" {
-		return exit.Usagef("output is %s: use text or json", redact.Word(a.set.output))
+	if !slices.Contains(output.Formats(), a.set.output) {
+		return exit.Usagef("output is %s: use text, json, jsonl, yaml or csv", redact.Word(a.set.output))
 	}
 	if a.set.logFormat != "text" && a.set.logFormat != "json" {
 		return exit.Usagef("log-format is %s: use text or json", redact.Word(a.set.logFormat))
@@ -101,6 +107,11 @@ func (a *app) checkFirst(cmd *cobra.Command) error {
 	if err := a.checkEffects(cmd); err != nil {
 		return err
 	}
+	return a.checkOpens()
+}
+
+// checkOpens opens store and broker without connecting to them.
+func (a *app) checkOpens() error {
 	if _, err := a.set.Router(); err != nil {
 		return err
 	}
@@ -202,13 +213,13 @@ func (a *app) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.errOut, opts))
 }
 
-// print writes v as JSON, or what text writes as aligned columns.
+// print writes v in the format of --output, or what text writes as aligned columns.
 func (a *app) print(v any, text func(w *tabwriter.Writer)) error {
 	return a.printer().Print(v, text)
 }
 
 func (a *app) printer() output.Printer {
-	return output.Printer{Out: a.out, JSON: a.set.output == "json"}
+	return output.Printer{Out: a.out, Format: a.set.output}
 }
 
 func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/postrider/postrider/cmd/postrider/internal/demo"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
@@ -39,6 +41,9 @@ func run(args []string, in io.Reader, out, errOut io.Writer, lookupEnv func(stri
 	a := &app{in: in, out: out, errOut: errOut, lookupEnv: lookupEnv}
 	a.set.Stdout = out
 	cmd := a.root()
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		a.completions().Register(cmd)
+	}
 	cmd.SetArgs(args)
 	cmd.SetIn(in)
 	cmd.SetOut(out)

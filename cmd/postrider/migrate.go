@@ -250,7 +250,7 @@ func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 			text += more
 		}
 	}
-	if a.set.output == "json" {
+	if a.printer().Structured() {
 		return a.print(map[string]string{"sql": text}, nil)
 	}
 	_, err = fmt.Fprintln(a.out, text)
@@ -354,7 +354,7 @@ func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
 		}
 		text += more
 	}
-	if a.set.output == "json" {
+	if a.printer().Structured() {
 		return a.print(map[string]string{"sql": text}, nil)
 	}
 	_, err := fmt.Fprint(a.out, text)

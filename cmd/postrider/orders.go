@@ -72,17 +72,18 @@ func (a *app) runOrder(cmd *cobra.Command, f *choose.Order) error {
 	return a.printState(ctx, st, f, state)
 }
 
-// progress tells a person on a terminal how far an order has come, once a second.
+// progress tells a person on a terminal how far an order has come.
 func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
-	if a.set.output == "json" || !output.IsTerminal(a.errOut) {
+	if a.printer().Structured() || !output.IsTerminal(a.errOut) {
 		return nil
 	}
-	var said time.Time
+	bar := output.NewBar(a.errOut, string(kind))
 	return func(s ops.OrderState) {
-		if time.Since(said) >= time.Second && !s.Done {
-			fmt.Fprintf(a.errOut, "%s: %d of %d\n", kind, s.Moved, s.Planned)
-			said = time.Now()
+		if s.Done {
+			bar.End()
+			return
 		}
+		bar.Show(s.Moved, s.Planned)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,13 +9,17 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/complete"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/inspect"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/cmd/postrider/internal/schemas"
 	"github.com/postrider/postrider/cmd/postrider/internal/sizing"
 	"github.com/postrider/postrider/cmd/postrider/internal/starter"
+	"github.com/postrider/postrider/cmd/postrider/internal/top"
 	"github.com/postrider/postrider/schema/registry"
 	"github.com/postrider/postrider/store"
 )
@@ -42,6 +47,8 @@ func (a *app) root() *cobra.Command {
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = buildVersion().Version
+	root.SetVersionTemplate("postrider {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
@@ -50,7 +57,7 @@ func (a *app) root() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
 	storeFlags(fs, &a.set.Settings)
-	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text or json")
+	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text, json, jsonl, yaml or csv")
 	fs.StringVar(&a.set.actor, "actor", "", "actor, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
@@ -72,13 +79,13 @@ func (a *app) addCommands(root *cobra.Command) {
 		root.AddCommand(commands...)
 	}
 	add("carry", "Carry messages:", a.relayCommand(), a.enqueueCommand(), a.demoCommand())
-	add("look", "Look:", a.statusCommand(), a.consoleCommand(), a.healthCommand(), a.messageCommand(), a.keyCommand(), a.doctorCommand(), a.auditCommand(), a.journalCommand(), a.checkCommand())
+	add("look", "Look:", a.statusCommand(), top.Command(a.topProgram()), a.consoleCommand(), a.healthCommand(), a.messageCommand(), a.keyCommand(), a.doctorCommand(), a.auditCommand(), a.journalCommand(), a.checkCommand())
 	add("act", "Act:", a.deadCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(), a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
 		a.guardCommand(), a.pruneCommand(), a.eraseCommand())
 	first := starter.Command(starter.Program{Own: (&settings{}).ownFlags, Check: a.checkFirst, Print: a.print, Out: a.out})
 	files := &schemas.App{Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) }}
-	add("setup", "Set up:", first, a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
+	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
@@ -119,4 +126,49 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		hint = fmt.Sprintf("; did you mean `%s %s`?", cmd.CommandPath(), near[0])
 	}
 	return exit.Usagef("unknown command or argument %s of `%s`%s; see `%s --help`", redact.Word(args[0]), cmd.CommandPath(), hint, cmd.CommandPath())
+}
+
+// topProgram is what the command top needs.
+func (a *app) topProgram() top.Program {
+	return top.Program{Out: a.out, Format: func() string { return a.set.output }, Open: func() ([]top.Pipe, func(), error) {
+		looks, done, err := a.looks()
+		var pipes []top.Pipe
+		for _, l := range looks {
+			pipes = append(pipes, top.Pipe{Name: l.entry, Admin: l.st.Admin, Ready: func(ctx context.Context) error { return open.Ready(ctx, l.st, l.schemaName()) }})
+		}
+		return pipes, done, err
+	}}
+}
+
+// inspectProgram is what the command config needs.
+func (a *app) inspectProgram() inspect.Program {
+	return inspect.Program{
+		Source: a.source, Typed: func() map[string]bool { return a.typed }, Print: a.print, NoArgs: noArgs,
+		Relay: func() (entry config.Relay) {
+			for _, r := range a.relays {
+				if r.Name == a.relayName {
+					entry = r
+				}
+			}
+			return entry
+		},
+		Check: func() (int, error) {
+			entries, sets, err := a.unitSettings()
+			for i, set := range sets {
+				one := *a
+				one.set, one.entry = *set, entries[i].Name
+				if err := one.checkOpens(); err != nil && one.entry != "" {
+					return 0, exit.With(exit.Usage, fmt.Errorf("%s: relay %s: %w", entries[i].Where, one.entry, err))
+				} else if err != nil {
+					return 0, exit.With(exit.Usage, err)
+				}
+			}
+			return len(sets), err
+		},
+	}
+}
+
+// completions lets a shell complete names.
+func (a *app) completions() complete.Program {
+	return complete.Program{Load: a.load, Open: a.openStore, Consumers: func(st *open.Outbox) (admin.Inboxes, bool) { return open.InboxesOf(st, &a.set.Settings) }}
 }

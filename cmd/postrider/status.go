@@ -120,7 +120,7 @@ func (a *app) lookOnce(ctx context.Context, st *open.Outbox, failIfLag time.Dura
 		return fmt.Errorf("status: %w", err)
 	}
 	var blocks map[store.Lane]admin.Block
-	if lanes || a.set.output == "json" {
+	if lanes || a.printer().Structured() {
 		if blocks, err = admin.Blocks(ctx, st.Admin, &status); err != nil {
 			return fmt.Errorf("status: %w", err)
 		}

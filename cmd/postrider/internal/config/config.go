@@ -88,6 +88,30 @@ func (s Source) Apply(fs *pflag.FlagSet) error {
 	return first
 }
 
+// Origins returns where each setting comes from that no flag gives: the place in the file, that of
+// the named entry of the list relays first, or the environment variable.
+func (s Source) Origins(relay string) (map[string]string, error) {
+	file, err := s.readFile()
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]string{}
+	for _, name := range s.Known {
+		if v, ok := file.values[Key(name)]; ok {
+			from[name] = v.where
+		}
+		if _, ok := s.LookupEnv(Env(name)); ok {
+			from[name] = "environment " + Env(name)
+		}
+		for _, r := range file.relays {
+			if v, ok := r.values[Key(name)]; ok && r.Name == relay {
+				from[name] = v.where
+			}
+		}
+	}
+	return from, nil
+}
+
 // Why says what is wrong with a value, without pflag's frame: it names the flag, which
 // the user may not have typed. A value that may hold a credential is not shown.
 func Why(err error) string {

@@ -29,7 +29,7 @@ type view struct {
 
 func newView(o Options) *view {
 	v := &view{out: o.Answer.Out, tty: output.IsTerminal(o.Answer.Out), total: o.Orders, planned: o.Kills, begun: time.Now()}
-	if o.Answer.JSON {
+	if o.Answer.Structured() {
 		v.out, v.tty = o.ErrOut, false // stdout holds the one object
 	}
 	if o.Console { // without an end

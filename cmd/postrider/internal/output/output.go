@@ -1,8 +1,7 @@
-// Package output prints what commands answer: JSON, or text that a terminal cannot obey.
+// Package output prints what commands answer: in a format for programs, or as text that a terminal cannot obey.
 package output
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,16 +13,14 @@ import (
 
 // Printer prints the answer of a command.
 type Printer struct {
-	Out  io.Writer
-	JSON bool
+	Out    io.Writer
+	Format string // one of Formats; "" is text
 }
 
-// Print writes v as JSON, or what text writes as aligned columns.
+// Print writes v in a format for programs, or what text writes as aligned columns.
 func (p Printer) Print(v any, text func(w *tabwriter.Writer)) error {
-	if p.JSON {
-		enc := json.NewEncoder(p.Out)
-		enc.SetEscapeHTML(false)
-		return enc.Encode(v)
+	if p.Structured() {
+		return p.structured(v)
 	}
 	w := tabwriter.NewWriter(p.Out, 0, 4, 2, ' ', 0)
 	text(w)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
+	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -92,7 +93,7 @@ func setting(f *pflag.Flag) object {
 // allowed lists the values of settings that have few.
 func allowed() map[string][]string {
 	return map[string][]string{
-		"output":     {"text", "json"},
+		"output":     output.Formats(),
 		"log-format": {"text", "json"},
 		"log-level":  {"debug", "info", "warn", "error"},
 		"format":     formats(),
