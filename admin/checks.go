@@ -45,6 +45,7 @@ func Checks() []CheckInfo {
 		{"books", "a difference that the last look at the books found", "see [the books differ](../runbook.md#the-books-differ)"},
 		{"pipes", "paused pipes, lanes and keys; stopped endpoints", "`postrider journal --act pause`, then resume"},
 		{"relays", "no relay; problems that live relays report: an unreachable broker, a held destination, lanes at their cap", "read the relay's log"},
+		{"wake", "relays with `--wake log` or `wake=listen` that poll, and why", "see [waking](../waking.md)"},
 		{"versions", "relays of several versions", "finish the upgrade"},
 		{"clock", "clocks of relays, or of this host, that differ from the database's; leases do not depend on them", "repair the time service"},
 		{"lanes", "lanes without an owner, or without progress at two looks", "read its relay's log"},

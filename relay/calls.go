@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -37,6 +38,7 @@ func (lp *loop) lease(a port.Lease) port.Event {
 	defer cancel()
 	ev := port.Leased{ID: a.ID}
 	a.Req.Report = lp.r.rec.report(&lp.r.opts)
+	a.Req.Report.Wake = lp.wakes()
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
 	if ev.Err == nil && !a.Req.Leave {
 		if write := lp.stops.told(ev.Grant.Stopped); write != nil {
@@ -44,6 +46,25 @@ func (lp *loop) lease(a port.Lease) port.Event {
 		}
 	}
 	return ev
+}
+
+// wakes returns how the store learns of messages, and logs a change of it.
+func (lp *loop) wakes() string {
+	state := lp.r.store.Info().Wake
+	if state == nil {
+		return ""
+	}
+	w := state()
+	text := cut(w.String(), 500)
+	if before := lp.woken.Swap(&text); before != nil && *before == text || w.Using != w.Wanted && w.Why == "" || before == nil && w.Using == "poll" && w.Wanted == "poll" {
+		return text
+	}
+	level := slog.LevelInfo
+	if w.Fix != "" {
+		level = slog.LevelWarn
+	}
+	lp.r.log.Log(lp.calls, level, "wake changed", "wake", w.Using, "wanted", w.Wanted, "reason", w.Why, "fix", w.Fix)
+	return text
 }
 
 func (lp *loop) read(a port.Read) port.Event {

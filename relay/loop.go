@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/core"
@@ -34,6 +35,7 @@ type loop struct {
 	lastMono time.Time
 	lastWall time.Time
 	sink     sinkHealth
+	woken    atomic.Pointer[string]         // how the store learned of messages at the last heartbeat
 	cancels  map[port.ID]context.CancelFunc // of deliveries in flight
 }
 

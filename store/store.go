@@ -72,6 +72,31 @@ type Info struct {
 	// changed, and an error that matches ErrNoPipe when the pipe does not exist. nil:
 	// the store keeps no stopped destinations.
 	SetStop func(ctx context.Context, req SetStop) (changed bool, err error)
+	// Wake says, without I/O, how Wait learns of messages now. nil: there is one way only.
+	Wake func() Wake
+}
+
+// Wake is how a store's Wait learns of messages: "poll", "listen" or "log".
+type Wake struct {
+	Wanted string // as configured
+	Using  string // now
+	Why    string // Using differs from Wanted: without secrets
+	Fix    string // what a person can do about it; "": it passes by itself
+	Since  time.Time
+}
+
+// String is "log", or such as "poll, not log: wal_level is replica; set wal_level = logical".
+func (w Wake) String() string {
+	text := w.Using
+	if w.Using != w.Wanted {
+		text += ", not " + w.Wanted
+	}
+	for i, more := range []string{w.Why, w.Fix} {
+		if more != "" {
+			text += []string{": ", "; "}[i] + more
+		}
+	}
+	return text
 }
 
 // LeaseRequest asks for lanes and renews what is held.
@@ -104,6 +129,7 @@ type Report struct {
 	// hands; 0: 1,024.
 	Reach int
 	Held  []Held // what the instance sends nothing to now
+	Wake  string // [Wake.String] of its store, "" where there is one way only
 }
 
 // Held is a destination that an instance sends nothing to at the moment, and why. Its

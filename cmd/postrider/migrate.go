@@ -29,7 +29,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	var (
 		dryRun, printSQL bool
 		adopt, roles     bool
-		partition        bool
+		partition, tail  bool
 		rolePrefix       string
 		notify           string
 		to               int
@@ -42,6 +42,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		if partition && printSQL {
 			return exit.Usagef("--partition has no statements to print: it asks for its locks again and again, so that writers do not wait")
 		}
+		if tail && printSQL {
+			return exit.Usagef("--tail prints no statements: it looks at what is there, and at what the server allows")
+		}
 		if notify != "" && notify != string(ops.NotifyOn) && notify != string(ops.NotifyOff) {
 			return exit.Usagef("notify is %s: use on or off", redact.Word(notify))
 		}
@@ -53,7 +56,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		}
 		return a.migrateEach(cmd, ops.MigrateRequest{
 			Target: to, DryRun: dryRun, Adopt: adopt, Actor: a.actor(), Roles: roles, RolePrefix: rolePrefix, Partition: partition,
-			Notify: ops.Notify(notify), Wait: onceAtLeast(wait),
+			Notify: ops.Notify(notify), Tail: tail, Wait: onceAtLeast(wait),
 		}, printSQL)
 	}
 	cmd := &cobra.Command{
@@ -78,6 +81,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
 	cmd.Flags().BoolVar(&partition, "partition", false, "convert the outbox on PostgreSQL to partitions while writers and relays work;\nthere is no way back")
 	cmd.Flags().StringVar(&notify, "notify", "", "on or off: writers on PostgreSQL wake the relays that have wake=listen in their --store")
+	cmd.Flags().BoolVar(&tail, "tail", false, "make the publication that lets the log of PostgreSQL wake the relays that have --wake log,\nand print what its administrator must grant")
 	upCmd := &cobra.Command{Use: "up", Short: "Bring the schema to the newest version (the default)", Args: noArgs, RunE: up}
 	upCmd.Flags().IntVar(&to, "to", 0, "stop at this version (default: the newest)")
 
@@ -143,6 +147,9 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 		return a.printSQL(st, req)
 	case req.DryRun && st.Exists != nil && st.Exists() != nil:
 		return a.migrateNowhere(cmd, req)
+	}
+	if req.Tail && st.Kind != "postgres" {
+		return exit.Usagef("--tail goes with PostgreSQL: no other store has a log that wakes relays")
 	}
 	have, want, err := open.Reach(cmd.Context(), st)
 	if err != nil {

@@ -67,6 +67,8 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 	switch {
 	case req.Partition:
 		return nil, s.Office().Need(ops.CanPartition)
+	case req.Tail:
+		return nil, &store.UnusableError{What: "MySQL has no log that wakes relays", Fix: "a relay polls it every few milliseconds"}
 	case req.Notify != "":
 		return nil, &store.UnusableError{What: "MySQL has no notifications", Fix: "a relay polls it every few milliseconds"}
 	case req.Roles:

@@ -100,6 +100,7 @@ type Instance struct {
 	Lanes        int
 	Trouble      []string     // as in store.Report
 	Held         []store.Held // as in store.Report
+	Wake         string       // as in store.Report; "" where the store keeps it not
 }
 
 // ParkedQuery filters parked records; zero fields do not filter.

@@ -38,6 +38,10 @@ type MigrateRequest struct {
 	// Notify makes every transaction that writes messages tell listening relays,
 	// or none any more; "" leaves it as it is. Stores that cannot refuse.
 	Notify Notify
+	// Tail makes the publication by which a relay on PostgreSQL is woken by the server's
+	// log, or repairs it. The notes of its step say what the server's administrator must
+	// grant. Stores that cannot refuse.
+	Tail bool
 	// Partition keeps the outbox in partitions by ranges of numbers from now on:
 	// see Partitioner. Writers and relays continue meanwhile. There is no way back.
 	// A store that has no partitions refuses it with an UnusableError.
@@ -66,4 +70,5 @@ type Step struct {
 	Name    string
 	Down    bool
 	Took    time.Duration
+	Notes   []string // what a person must do beside it
 }

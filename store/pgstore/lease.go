@@ -28,6 +28,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, errors.New("lease: the boot id is empty")
 	}
 	s.box.SetTTL(req.TTL)
+	s.bell.Name(req.BootID)
 	if err := s.checkWake(ctx); err != nil {
 		return store.Grant{}, s.box.Wrap("lease lanes", err)
 	}
@@ -136,6 +137,10 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 		b.Queue(s.sql.leave, pipe, req.BootID)
 	} else {
 		trouble := req.Report.Trouble
+		trouble = slices.Clip(trouble)
+		if req.Report.Wake != "" {
+			trouble = append(trouble, operations.WakeMark+req.Report.Wake)
+		}
 		if trouble == nil {
 			trouble = []string{}
 		}

@@ -77,3 +77,35 @@ func (r *reader) noteQuiet(lanes []*laneRead) {
 	defer r.store.mu.Unlock()
 	r.store.quiet = q
 }
+
+// told tells the bell what a read saw, so that it knows which commits the read missed.
+func (r *reader) told(began uint64, reads []store.LaneRead, batches []store.Batch) {
+	if r.store.opts.Wake != Reading {
+		return
+	}
+	rows := 0
+	for i := range batches {
+		rows += len(batches[i].Messages)
+	}
+	switch {
+	case r.quiet:
+		for i := range reads {
+			r.heard = append(r.heard, int16(reads[i].Lane))
+		}
+		r.store.bell.End(began, r.heard, nil, true, rows)
+	case len(r.heard) > 0:
+		r.store.bell.End(began, r.heard, &r.look, false, rows)
+	default: // it failed, or read what is parked
+		r.store.bell.End(began, nil, nil, false, rows)
+	}
+}
+
+// hears notes the lanes whose log was read.
+func (r *reader) hears(lanes []*laneRead) {
+	if r.store.opts.Wake != Reading {
+		return
+	}
+	for _, l := range lanes {
+		r.heard = append(r.heard, int16(l.req.Lane))
+	}
+}

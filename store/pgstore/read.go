@@ -116,6 +116,8 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	r := &reader{store: s, conn: conn.Conn(), guess: s.guess()}
 	r.arena.first = r.guess.bytes
 	var batches []store.Batch
+	began := s.bell.Begin()
+	defer func() { r.told(began, reads, batches) }()
 	pipe, err := s.box.ThePipe(ctx, conn)
 	if err == nil {
 		r.filter = pipe.Filter
@@ -138,6 +140,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 // are.
 func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []store.Batch, err error) {
 	if still, err := r.stillQuiet(ctx, reads); still || err != nil {
+		r.quiet = still
 		return nil, err
 	}
 	r.room = r.store.rooms.Get().(*room)
@@ -151,6 +154,7 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 		if err := r.readLog(ctx, lanes); err != nil {
 			return nil, err
 		}
+		r.hears(lanes)
 		moved := len(batches) > 0
 		for _, l := range lanes {
 			r.spent += l.late.bytes()

@@ -30,6 +30,8 @@ type reader struct {
 	asked xids.Set  // transactions whose late rows came with the page
 	early lateRows  // these rows
 	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
+	heard []int16   // lanes whose log was read, where the bell wants to know
+	quiet bool      // nothing was written since the same read found nothing
 	// within bounds the bytes of all batches of the call, 0: nothing does; spent is
 	// what the batches made so far hold, and the late rows of all.
 	within, spent int

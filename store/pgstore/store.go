@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
+	"github.com/postrider/postrider/store/pgstore/internal/tail"
 	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
@@ -36,7 +37,7 @@ type Options struct {
 	LockWait   time.Duration // longest wait for another's lock inside Settle; default 2 s; never more than a quarter of the lease
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	MakePipe   bool          // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
-	Wake       Wake          // how Wait learns of work early; default: it sleeps
+	Wake       Wake          // how Wait learns of work early; default: it sleeps, and the relay polls
 	CountLimit int           // rows that Status counts before it says "at least": per lane ahead; per pipe five times as many that are scheduled, retried, waiting or dead; default 2,000
 }
 
@@ -66,7 +67,7 @@ type Store struct {
 	quiet    *quiet // the last read that found nothing
 
 	rooms sync.Pool
-	ear   ear
+	bell  *tail.Bell
 }
 
 // sizes is the size of a read.
@@ -86,7 +87,6 @@ var _ store.Store = (*Store)(nil)
 // replaced ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
 	s := &Store{}
-	s.ear.bell = make(chan struct{}, 1)
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts
@@ -104,10 +104,14 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 	if o.LockWait <= 0 {
 		o.LockWait = 2 * time.Second
 	}
+	if o.Wake == Sleeping {
+		o.Wake = Polling
+	}
 	if o.CountLimit <= 0 {
 		o.CountLimit = 2_000
 	}
 	s.box = db.New(pool, o.Schema, o.Pipe, o.LockWait)
+	s.bell = tail.New(s.box, string(o.Wake))
 	s.box.Renewed = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -123,8 +127,8 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("%d lanes", o.Lanes), Fix: "choose 1 to 4096"}
 	case o.Durable != Committed && o.Durable != Flushed && o.Durable != Replayed:
 		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("durable=%q", string(o.Durable)), Fix: "choose flush or replay, or leave it out"}
-	case o.Wake != Sleeping && o.Wake != Listening:
-		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose listen, or leave it out"}
+	case o.Wake != Polling && o.Wake != Listening && o.Wake != Reading:
+		s.box.Bad = &store.UnusableError{What: fmt.Sprintf("wake=%q", string(o.Wake)), Fix: "choose poll, listen or log, or leave it out"}
 	case len(o.Pipe) > 63:
 		s.box.Bad = &store.UnusableError{What: "the pipe's name is longer than 63 bytes", Fix: "choose a shorter one"}
 	}
@@ -136,7 +140,7 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
-	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.office.Stops.SetStop}
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.office.Stops.SetStop, Wake: s.bell.State}
 }
 
 func (s *Store) knownIdentity() string {

@@ -21,10 +21,11 @@ type Migration struct {
 
 // Step is one step that was made, or would be.
 type Step struct {
-	Version int     `json:"version"`
-	Name    string  `json:"name"`
-	Down    bool    `json:"down,omitempty"`
-	Seconds float64 `json:"seconds"`
+	Version int      `json:"version"`
+	Name    string   `json:"name"`
+	Down    bool     `json:"down,omitempty"`
+	Seconds float64  `json:"seconds"`
+	Notes   []string `json:"notes,omitempty"` // what a person must do beside it
 }
 
 // Text writes the steps for a person.
@@ -49,6 +50,9 @@ func (m Migration) Text(w *tabwriter.Writer) {
 			direction = "down"
 		}
 		output.Row(w, whose+verb, direction, s.Version, s.Name)
+		for _, note := range s.Notes {
+			output.Row(w, "  "+note)
+		}
 	}
 	if m.healthy {
 		output.Row(w, whose+"nothing to adopt: the outbox belongs to this server, and its sequence is above every row and cursor")
@@ -59,7 +63,7 @@ func (m Migration) Text(w *tabwriter.Writer) {
 func MigrationOf(relay string, have, want int, req ops.MigrateRequest, steps []ops.Step) Migration {
 	answer := Migration{Relay: relay, Have: have, Want: want, DryRun: req.DryRun, Steps: []Step{}, healthy: req.Adopt}
 	for _, s := range steps {
-		answer.Steps = append(answer.Steps, Step{s.Version, s.Name, s.Down, s.Took.Seconds()})
+		answer.Steps = append(answer.Steps, Step{s.Version, s.Name, s.Down, s.Took.Seconds(), s.Notes})
 		answer.healthy = answer.healthy && s.Name != "adopt"
 	}
 	return answer

@@ -60,6 +60,7 @@ type Instance struct {
 	Lanes           int      `json:"lanes"`
 	Held            []Held   `json:"held"`    // what it sends nothing to
 	Trouble         []string `json:"trouble"` // what else does not work
+	Wake            string   `json:"wake,omitempty"`
 }
 
 // Held is a destination that a relay sends nothing to, and why.
@@ -104,7 +105,7 @@ func StatusOf(s ops.Status, blocks map[store.Lane]admin.Block, relay string) Sta
 	}
 	maps.Copy(answer.Parked, s.Parked)
 	for _, i := range s.Instances {
-		one := Instance{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes, []Held{}, append([]string{}, i.Trouble...)}
+		one := Instance{i.Name, i.BootID, i.Alive, i.AliveFor.Seconds(), i.Lanes, []Held{}, append([]string{}, i.Trouble...), i.Wake}
 		for _, h := range i.Held {
 			one.Held = append(one.Held, Held{h.Destination, h.Since.UTC(), h.Code, h.Error})
 		}
@@ -180,6 +181,9 @@ func StatusText(w *tabwriter.Writer, s ops.Status, blocks map[store.Lane]admin.B
 		if i.Alive {
 			alive++
 			output.Row(w, "relay", fmt.Sprintf("%s, %s, lease %s", i.Name, plural.Of(i.Lanes, "lane"), output.Short(i.AliveFor)))
+			if i.Wake != "" && i.Wake != "poll" {
+				output.Row(w, "woken by", i.Wake)
+			}
 			for _, text := range i.Complaints() {
 				output.Row(w, "waits for", text)
 			}

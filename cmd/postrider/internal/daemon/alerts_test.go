@@ -22,6 +22,7 @@ import (
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -78,6 +79,7 @@ func relayPage(t *testing.T) string {
 	r := relay.New(st, membroker.New(nil).Sink(), nil)
 	m := newMetrics(st.Office().Admin, map[string]string{"pipe": "main"}, time.Second)
 	m.of(r)
+	m.wake = func() store.Wake { return store.Wake{Wanted: "log", Using: "log"} }
 	keeper := newKeeper(t, orderly{}, nil)
 	if _, err := keeper.Sweep(t.Context()); err != nil {
 		t.Fatal(err)

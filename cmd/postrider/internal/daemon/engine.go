@@ -27,6 +27,7 @@ type Engine struct {
 	keeper      Keeping
 	ClaimAbove  byteSize
 	makePipe    bool
+	wake        string
 }
 
 // Defaults of a relay on its own; dozens in one process have longer ones.
@@ -47,12 +48,13 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
 	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
+	fs.StringVar(&r.wake, "wake", "", "how the relay learns of messages on PostgreSQL: poll, listen or log; listen needs\nmigrate --notify on, log needs migrate --tail (default: wake in --store, or poll)")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys are released behind a dead letter (default: the key waits)")
 	fs.BoolVar(&r.makePipe, "make-pipe", false, "make the pipe, from now, where it is missing; on PostgreSQL use the command pipe add")
 	r.ClaimFlag(fs)
 	r.keeper.relayFlags(fs)
 	fs.Lookup("retry").DefValue = "" // the text says it better than []
-	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "rate", "max-lanes", "max-attempts", "retry", "poll-max", "skip-dead", "make-pipe")
+	config.MarkAll(fs, "instance", "lease-ttl", "drain", "window", "page", "rate", "max-lanes", "max-attempts", "retry", "poll-max", "wake", "skip-dead", "make-pipe")
 }
 
 // options are those of the engine, checked.

@@ -25,6 +25,7 @@ type metrics struct {
 	maxAge time.Duration
 	stats  func() relay.Stats
 	health func() relay.Health
+	wake   func() store.Wake // nil: the store learns of messages in one way only
 
 	others []prometheus.Collector
 
@@ -39,7 +40,7 @@ type metrics struct {
 	// Descriptions of the collected series.
 	delivered, deliveredBytes, settled, attempts, parkedTotal, lanesLost         *prometheus.Desc
 	lapses, leases, lanes, instances, paused, pipePaused, braked, inFlight, down *prometheus.Desc
-	alive, ready, statusUp                                                       *prometheus.Desc
+	alive, ready, statusUp, wakes                                                *prometheus.Desc
 	pending, lag, lanePending, laneLag, laneParked, parked, dbInstances          *prometheus.Desc
 }
 
@@ -76,6 +77,7 @@ func newMetrics(ad ops.Admin, labels prometheus.Labels, maxAge time.Duration) *m
 		down:           d("down", "1 for each part that does not work now.", "part"),
 		alive:          d("alive", "1 while the relay's event loop moves."),
 		ready:          d("ready", "1 while leases are fresh, store and broker work, and not every known destination is down."),
+		wakes:          d("wake", "1 for the way by which the relay learns of messages now: poll, listen or log.", "by"),
 		statusUp:       d("status_up", "1 when the database answered the last question for the series below."),
 		pending:        d("pending_messages", "Committed messages that are not settled."),
 		lag:            d("lag_seconds", "Age of the oldest message that is neither sent nor dead; a scheduled one counts from its time on. An upper bound while the first 2,000 messages of a lane are all scheduled for later."),
@@ -155,6 +157,12 @@ func (m *metrics) collectRelay(c series) {
 	c.gauge(m.inFlight, float64(s.DeliveriesInFlight))
 	c.gauge(m.alive, truth(h.Alive))
 	c.gauge(m.ready, truth(h.Ready))
+	if m.wake != nil {
+		using := m.wake().Using
+		for _, way := range []string{"poll", "listen", "log"} {
+			c.gauge(m.wakes, truth(way == using), way)
+		}
+	}
 	// The parts that always exist have a series also while they work, so that
 	// an alert can tell "works" from "not scraped".
 	parts := map[string]float64{"store": 0, "sink": 0}

@@ -112,7 +112,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 		return nil, err
 	}
 	shareLimits(opts, relays)
-	set.MakePipe = r.Engine.makePipe
+	set.MakePipe, set.Wake = r.Engine.makePipe, r.Engine.wake
 	set.Application = "postrider-relay/" + opts.Instance
 	u := &unit{name: r.Name, outbox: set.Store + " " + set.Schema, log: p.Logger}
 	if r.Name != "" {
@@ -156,6 +156,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
 	maps.Copy(labels, u.labels)
 	u.meter = newMetrics(st.Admin, labels, p.Listener.StatusEvery)
+	u.meter.wake = st.Info().Wake
 	opts.Logger, opts.Version, opts.Observer = u.log, p.Version, u.meter.observer()
 	if export.Tracer != nil {
 		opts.Tracer = export.Tracer

@@ -43,6 +43,9 @@ func openPostgres(set *Settings, _ string) (*Outbox, error) {
 		return nil, exit.Usagef("store %s cannot be used: %w", redact.Place(set.Store), err)
 	}
 	durable, wake := pgstore.TakeDurability(conf), pgstore.TakeWake(conf)
+	if set.Wake != "" {
+		wake = pgstore.Wake(set.Wake)
+	}
 	ask, err := set.password()
 	if err != nil {
 		return nil, err

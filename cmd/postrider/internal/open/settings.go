@@ -19,6 +19,7 @@ type Settings struct {
 	Schemas                     string        // the folder of JSON Schemas that routes validate with; "": none
 	Registry                    string        // the URL of the schema registry of routes with the format confluent; "": none
 	Invalid                     InvalidFunc   // is told of payloads where a route warns; nil: nobody is
+	Wake                        string        // how a relay learns of messages; "": as the store's URL has it
 	Lanes                       int           // of an outbox to be made; 0: the default
 	PasswordFile                string
 	PasswordCommand             string

@@ -72,6 +72,7 @@ func checks() []check {
 		{name: "books", look: (*patient).books, tables: true},
 		{name: "pipes", look: (*patient).pausedPipes, tables: true},
 		{name: "relays", look: (*patient).relays, tables: true, pipes: true},
+		{name: "wake", look: (*patient).wake, tables: true, pipes: true},
 		{name: "versions", look: (*patient).versions, tables: true, pipes: true},
 		{name: "clock", look: (*patient).clock, tables: true, pipes: true},
 		{name: "lanes", look: (*patient).lanes, tables: true, pipes: true},

@@ -23,12 +23,16 @@ type instance struct {
 	Trouble             []string
 	Held                []store.Held
 	Ago                 float64 // seconds since its heartbeat
+	Wake                string  // as in ops.Instance
 }
 
 func (p *patient) instances(ctx context.Context) (living, all []instance, err error) {
 	all, err = rowsOf[instance](ctx, p, `SELECT w.instance, w.boot_id, w.version, `+db.Alive("w.")+`,
  extract(epoch FROM w.clock - (w.alive_until - w.ttl))::float8, w.trouble, w.held,
- extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8 FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.Pipe)
+ extract(epoch FROM clock_timestamp() - (w.alive_until - w.ttl))::float8, '' FROM {{schema}}.relay w WHERE w.pipe = $1 ORDER BY w.instance, w.boot_id`, p.Pipe)
+	for n := range all {
+		all[n].Trouble, all[n].Wake = operations.SplitWake(all[n].Trouble)
+	}
 	for _, i := range all {
 		if i.Alive {
 			living = append(living, i)

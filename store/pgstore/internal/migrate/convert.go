@@ -100,6 +100,9 @@ func (s *Migrator) planMore(ctx context.Context, req ops.MigrateRequest, have in
 			steps = append(steps, ops.Step{Version: db.Version, Name: "partition"})
 		}
 	}
+	if req.Tail {
+		steps = append(steps, ops.Step{Version: db.Version, Name: "tail"})
+	}
 	if req.Notify != "" {
 		steps = append(steps, ops.Step{Version: db.Version, Name: "notify " + string(req.Notify)})
 	}

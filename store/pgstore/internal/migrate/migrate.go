@@ -160,8 +160,8 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 	switch {
 	case lanes < 1 || lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("%d lanes", lanes), Fix: "choose 1 to 4096"}
-	case (req.Adopt || req.Roles || req.Partition) && target != 0:
-		return nil, errors.New("migrate: adopt, roles and partition need the newest version")
+	case (req.Adopt || req.Roles || req.Partition || req.Tail) && target != 0:
+		return nil, errors.New("migrate: adopt, roles, partition and tail need the newest version")
 	case target == 0:
 		target = db.Version
 	case target == -1:
@@ -197,6 +197,11 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 		}
 		done = append(done, *step)
 	}
+	if target == 0 {
+		if err := s.dropTail(ctx); err != nil {
+			return done, err
+		}
+	}
 	if prefix != "" {
 		if err := s.leaveSchema(ctx, prefix); err != nil {
 			return done, err
@@ -215,13 +220,20 @@ func (s *Migrator) afterSteps(ctx context.Context, req ops.MigrateRequest, done 
 		done = append(done, *step)
 	}
 	if req.Partition {
-		step, err := s.partition(ctx, &req)
+		step, err := s.partitionTailed(ctx, &req)
 		if err != nil {
 			return done, err
 		}
 		if step != nil {
 			done = append(done, *step)
 		}
+	}
+	if req.Tail {
+		step, err := s.setTail(ctx, &req)
+		if err != nil {
+			return done, err
+		}
+		done = append(done, *step)
 	}
 	if req.Notify != "" {
 		step, err := s.setNotify(ctx, &req)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -192,6 +193,22 @@ func scanStates(rows pgx.Rows, st *ops.Status, aside [2][]bool, limit int64) err
 	return rows.Err()
 }
 
+// WakeMark begins an element of an instance's trouble: how its store learns of messages, which
+// the table has no column for.
+const WakeMark = "wake: "
+
+// SplitWake parts an instance's trouble from how its store learns of messages.
+func SplitWake(all []string) (trouble []string, wake string) {
+	for _, text := range all {
+		if w, ok := strings.CutPrefix(text, WakeMark); ok {
+			wake = w
+		} else {
+			trouble = append(trouble, text)
+		}
+	}
+	return trouble, wake
+}
+
 func scanInstances(rows pgx.Rows, st *ops.Status) error {
 	for rows.Next() {
 		var i ops.Instance
@@ -200,6 +217,7 @@ func scanInstances(rows pgx.Rows, st *ops.Status) error {
 			return err
 		}
 		i.AliveFor = db.Seconds(left)
+		i.Trouble, i.Wake = SplitWake(i.Trouble)
 		st.Instances = append(st.Instances, i)
 	}
 	return rows.Err()

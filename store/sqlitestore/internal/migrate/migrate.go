@@ -57,6 +57,8 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 	switch {
 	case req.Partition:
 		return nil, &store.UnusableError{What: "SQLite has no partitions", Fix: "leave them out"}
+	case req.Tail:
+		return nil, &store.UnusableError{What: "SQLite has no log that wakes relays", Fix: "a relay polls it every few milliseconds"}
 	case req.Notify != "":
 		return nil, &store.UnusableError{What: "SQLite has no notifications", Fix: "a relay polls it every few milliseconds"}
 	case req.Roles:
