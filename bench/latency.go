@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/lab/brokers"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // latencyResult is the JSON object of the latency workload: the time from the return of
@@ -20,6 +22,7 @@ import (
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
+	Wake     string `json:"wake"`
 	Rate     int    `json:"rate"`
 	Messages int    `json:"messages"`
 	Gate     gate   `json:"gate"`
@@ -31,6 +34,9 @@ type latencyResult struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second while messages were counted
 		RSS  float64 `json:"rss_mib"`
 	} `json:"relay"`
+	Database struct {
+		Core float64 `json:"core_fraction"` // writers included, as in relay
+	} `json:"database"`
 }
 
 type percentiles struct {
@@ -57,7 +63,14 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
-	res = &latencyResult{Workload: "latency", Broker: c.broker, Rate: c.rate}
+	req := ops.MigrateRequest{Tail: c.wake == "log"}
+	if c.wake == "listen" {
+		req.Notify = ops.NotifyOn
+	}
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
+		return nil, err
+	}
+	res = &latencyResult{Workload: "latency", Broker: c.broker, Wake: c.wake, Rate: c.rate}
 	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
@@ -69,19 +82,22 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, b, "--store", pg.URL)
+	relay, err := startBinary(ctx, dir, b, "--store", pg.URL, "--wake", c.wake)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, endBinary(relay)) }()
 	n := c.rate * (warmUp + c.seconds)
 	f := follow(ctx, b, "bench", n)
-	cpu := newWindow(relay.Process.Pid)
+	cpu, database := newWindow(relay.Process.Pid), newWindow(pg.PID)
 	committed, err := writeAt(ctx, pool, insertInto("postrider.outbox", "bench"), c.rate, n, nil)
 	if err != nil {
 		return nil, err
 	}
 	if res.Relay.Core, err = cpu.fraction(); err != nil {
+		return nil, err
+	}
+	if res.Database.Core, err = database.fraction(); err != nil {
 		return nil, err
 	}
 	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {

@@ -42,6 +42,7 @@ type config struct {
 	rate     int
 	seconds  int
 	tenants  int
+	wake     string
 	apart    bool // the tenant with the backlog has a relay process of its own
 	settled  int  // settled rows of workload old
 	output   string
@@ -57,7 +58,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--wake poll|listen|log] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -76,6 +77,7 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "duration of the latency and the idle run, in seconds")
 	fs.IntVar(&c.settled, "settled", 20_000_000, "settled rows of workload old")
+	fs.StringVar(&c.wake, "wake", "poll", "how the relay of workload latency learns of messages: poll, listen or log")
 	fs.IntVar(&c.tenants, "tenants", 8, "schemas that one relay process of workload tenants serves")
 	fs.BoolVar(&c.apart, "apart", false, "run the tenant with the backlog in a relay process of its own, to compare with a shared one")
 	fs.StringVar(&c.output, "output", "text", "text or json; json prints only the JSON object on standard output")
