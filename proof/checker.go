@@ -20,9 +20,11 @@ type Result struct {
 	Kills         int     `json:"kills"` // of relays
 	BrokerKills   int     `json:"broker_kills"`
 	BrokerFreezes int     `json:"broker_freezes"`
-	InFlight      int     `json:"in_flight"`  // kills and freezes of the broker while messages moved
-	Parked        int     `json:"parked"`     // records set aside at the end
-	MaxRewind     int     `json:"max_rewind"` // largest step back of a key after a kill
+	InFlight      int     `json:"in_flight"`          // kills and freezes of the broker while messages moved
+	LogActs       int     `json:"log_acts,omitempty"` // disturbances of the log that wakes the relays
+	LogRead       int     `json:"log_read,omitempty"` // looks at which a relay read it
+	Parked        int     `json:"parked"`             // records set aside at the end
+	MaxRewind     int     `json:"max_rewind"`         // largest step back of a key after a kill
 	Rollbacks     int     `json:"rollbacks"`
 	Seconds       float64 `json:"seconds"`
 }

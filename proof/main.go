@@ -39,6 +39,7 @@ type Config struct {
 	BrokerKills int           // kills and freezes of the broker, in turns
 	Freeze      time.Duration // the first freeze of the broker; the others are short
 	Relays      int           // relay processes that share the lanes
+	Wake        string        // how relays learn of messages; "log": and the log is disturbed all the time
 
 	For        time.Duration // a run by the clock; 0: a campaign of Kills
 	KillEvery  time.Duration
@@ -81,6 +82,7 @@ func command(ctx context.Context) int {
 	flag.IntVar(&c.Kills, "kills", 20, "SIGKILLs of a relay, each while it delivers")
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
 	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "duration of the broker's first freeze, longer than any client's timeout")
+	flag.StringVar(&c.Wake, "wake", "poll", "how the relays learn of messages: poll, listen or log; log is disturbed every second")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
 	flag.DurationVar(&c.For, "for", 0, "duration of a run by the clock, with a long transaction, a crash of the database and a promotion, instead of --kills")
 	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: interval between SIGKILLs of a relay")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -13,11 +14,12 @@ import (
 // fleet runs the relay processes.
 type fleet struct {
 	binary, store, broker string
+	wake                  string // "": poll
 	procs                 []*exec.Cmd
 }
 
 func (f *fleet) start(ctx context.Context, i int) error {
-	cmd := exec.CommandContext(ctx, f.binary, "relay", "--store", f.store, "--broker", f.broker, "--listen", "")
+	cmd := exec.CommandContext(ctx, f.binary, "relay", "--store", f.store, "--broker", f.broker, "--listen", "", "--wake", cmp.Or(f.wake, "poll"))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -68,7 +70,11 @@ func (n *nemesis) run(ctx context.Context) error {
 		if seen, err = n.b.moved(ctx, seen+100); err != nil {
 			return fmt.Errorf("after %d kills of relays and %d of the broker: %w", n.kills, n.brokerActs(), err)
 		}
-		if err := pause(ctx, time.Duration(n.rnd.IntN(400))*time.Millisecond); err != nil {
+		longest := 400
+		if n.c.Wake == "log" {
+			longest = 4_000 // the log is read after a while
+		}
+		if err := pause(ctx, time.Duration(n.rnd.IntN(longest))*time.Millisecond); err != nil {
 			return err
 		}
 		if n.brokerActs()*n.c.Kills < n.kills*n.c.BrokerKills || n.kills >= n.c.Kills {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/testserver"
@@ -35,7 +36,11 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	defer remove()
 	c.Binary = binary
-	if out, err := exec.CommandContext(ctx, c.Binary, "migrate", "--store", pg.URL).CombinedOutput(); err != nil {
+	args := []string{"migrate", "--store", pg.URL}
+	if c.Wake == "log" {
+		args = append(args, "--tail")
+	}
+	if out, err := exec.CommandContext(ctx, c.Binary, args...).CombinedOutput(); err != nil {
 		return Result{}, fmt.Errorf("migrate: %w: %s", err, out)
 	}
 	pool, err := pgxpool.New(ctx, pg.URL)
@@ -83,7 +88,7 @@ func build(ctx context.Context, dir string) (string, error) {
 
 func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b *source) (Result, error) {
 	start := time.Now()
-	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.URL, procs: make([]*exec.Cmd, max(c.Relays, 1))}
+	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.URL, wake: c.Wake, procs: make([]*exec.Cmd, max(c.Relays, 1))}
 	defer fleet.end()
 	for i := range fleet.procs {
 		if err := fleet.start(ctx, i); err != nil {
@@ -99,8 +104,26 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 		written <- err
 	}()
 
+	disturbing, stop := context.WithCancel(ctx)
+	defer stop()
+	disturbed := make(chan error, 1)
+	logs := &logNemesis{}
+	if c.Wake == "log" {
+		var err error
+		if logs.conn, err = pgx.Connect(ctx, pgURL); err != nil {
+			return Result{}, err
+		}
+		defer func() { _ = logs.conn.Close(context.WithoutCancel(ctx)) }()
+		go func() { disturbed <- logs.run(disturbing) }()
+	} else {
+		disturbed <- nil
+	}
 	n := &nemesis{fleet: fleet, b: b, rnd: rand.New(rand.NewPCG(uint64(c.Kills), 11)), c: c}
 	killErr := n.run(ctx)
+	stop()
+	if err := <-disturbed; err != nil && killErr == nil {
+		killErr = err
+	}
 	close(stopWriting)
 	if err := <-written; err != nil {
 		return Result{}, err
@@ -122,6 +145,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 		return Result{}, err
 	}
 	r.Broker, r.Kills, r.BrokerKills, r.BrokerFreezes, r.InFlight = c.Broker, n.kills, n.brokerKills, n.freezes, n.inFlight
+	r.LogActs, r.LogRead = logs.acts, logs.read
 	r.Parked, r.Rollbacks, r.Seconds = dead, rollbacks, time.Since(start).Seconds()
 	r.OK = r.OK && dead == 0
 	return r, nil
