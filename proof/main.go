@@ -6,6 +6,7 @@
 //
 //	go run ./proof --broker kafka --messages 200000 --kills 20 --broker-kills 20
 //	go run ./proof --broker nats --for 30m
+//	go run ./proof --store mysql-9.7 --messages 100000 --kills 20 --store-kills 5
 //	go run ./proof failover --kills 10 --switchovers 10
 //	go run ./proof consume --broker kafka --messages 200000 --kills 30 --db-restarts 5 --rebalances 3
 //
@@ -24,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
 
@@ -31,6 +33,8 @@ import (
 type Config struct {
 	Broker      string
 	Postgres    string // major version
+	Store       string // "mariadb-11.8", "mysql-9.7" ...; "": PostgreSQL
+	StoreKills  int    // kills of the database
 	Binary      string // the postrider binary
 	Messages    int    // backlog written before the relay starts
 	Writers     int    // concurrent writers until the kills are done
@@ -75,6 +79,8 @@ func command(ctx context.Context) int {
 	var c Config
 	flag.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(brokerNames(), ", "))
 	flag.StringVar(&c.Postgres, "postgres", "15", "major version")
+	flag.StringVar(&c.Store, "store", "", "the database instead of PostgreSQL: "+testserver.MariaDB10+", "+testserver.MariaDB11+" or "+testserver.MySQL9)
+	flag.IntVar(&c.StoreKills, "store-kills", 0, "with --store: SIGKILLs of the database")
 	flag.StringVar(&c.Binary, "binary", "", "the postrider binary; built when empty")
 	flag.IntVar(&c.Messages, "messages", 500_000, "messages written before the relay starts")
 	flag.IntVar(&c.Writers, "writers", 8, "concurrent writers")

@@ -59,13 +59,16 @@ type nemesis struct {
 	rnd   *rand.Rand
 	c     Config
 
+	killStore func() error // nil: not possible
+
 	kills, brokerKills, freezes int
+	storeKills                  int
 	inFlight                    int // kills and freezes of the broker right after the arrival of a message
 }
 
 func (n *nemesis) run(ctx context.Context) error {
 	seen := 0
-	for n.kills < n.c.Kills || n.brokerActs() < n.c.BrokerKills {
+	for n.kills < n.c.Kills || n.brokerActs() < n.c.BrokerKills || n.storeKills < n.c.StoreKills {
 		var err error
 		if seen, err = n.b.moved(ctx, seen+100); err != nil {
 			return fmt.Errorf("after %d kills of relays and %d of the broker: %w", n.kills, n.brokerActs(), err)
@@ -76,6 +79,17 @@ func (n *nemesis) run(ctx context.Context) error {
 		}
 		if err := pause(ctx, time.Duration(n.rnd.IntN(longest))*time.Millisecond); err != nil {
 			return err
+		}
+		if n.storeKills < n.c.StoreKills && n.storeKills*n.c.Kills <= n.kills*n.c.StoreKills {
+			if err := n.killStore(); err != nil {
+				return fmt.Errorf("kill of the database: %w", err)
+			}
+			n.storeKills++
+			say("database killed, %d in all", n.storeKills)
+			continue
+		}
+		if n.kills >= n.c.Kills && n.brokerActs() >= n.c.BrokerKills {
+			continue
 		}
 		if n.brokerActs()*n.c.Kills < n.kills*n.c.BrokerKills || n.kills >= n.c.Kills {
 			err = n.strike(ctx)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -20,11 +21,11 @@ const topic = "proof"
 // Run runs one campaign: it writes a backlog, starts relays and writers, kills, waits
 // for quiet and counts.
 func Run(ctx context.Context, c Config) (Result, error) {
-	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
+	from, err := openOrigin(ctx, c)
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() { _ = pg.Close() }()
+	defer from.close()
 	b, err := openBroker(ctx, c.Broker)
 	if err != nil {
 		return Result{}, err
@@ -36,27 +37,81 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	defer remove()
 	c.Binary = binary
-	args := []string{"migrate", "--store", pg.URL}
+	args := []string{"migrate", "--store", from.url()}
 	if c.Wake == "log" {
 		args = append(args, "--tail")
 	}
 	if out, err := exec.CommandContext(ctx, c.Binary, args...).CombinedOutput(); err != nil {
 		return Result{}, fmt.Errorf("migrate: %w: %s", err, out)
 	}
-	pool, err := pgxpool.New(ctx, pg.URL)
-	if err != nil {
-		return Result{}, err
-	}
-	defer pool.Close()
-	if err := prepare(ctx, pool); err != nil {
-		return Result{}, err
-	}
 	say("writing a backlog of %d messages", c.Messages)
-	if err := backlog(ctx, pool, topic, c.Messages); err != nil {
+	if err := from.backlog(ctx, c.Messages); err != nil {
 		return Result{}, fmt.Errorf("backlog: %w", err)
 	}
-	return campaign(ctx, c, pg.URL, pool, b)
+	return campaign(ctx, c, from, b)
 }
+
+// origin is a server with an outbox, its writers and what they have committed.
+type origin struct {
+	writers
+	url   func() string
+	close func()
+	kill  func() error // of the server, which is up again after it; nil: not possible
+}
+
+// writers write to an outbox.
+type writers interface {
+	backlog(ctx context.Context, n int) error
+	// write returns how many transactions were not committed.
+	write(ctx context.Context, writers, perSecond int, stop <-chan struct{}) (int, error)
+	truth(ctx context.Context) (versions map[string]int, total int, err error)
+	parked(ctx context.Context) (int, error)
+}
+
+func openOrigin(ctx context.Context, c Config) (*origin, error) {
+	if c.Store != "" {
+		m, err := openMySQL(ctx, c.Store)
+		if err != nil {
+			return nil, err
+		}
+		return &origin{writers: m, url: m.url, close: m.close, kill: m.killStore}, nil
+	}
+	if c.StoreKills > 0 {
+		return nil, fmt.Errorf("--store-kills needs --store: see `proof failover` and --for for PostgreSQL")
+	}
+	pg, err := testserver.LaunchPostgres(ctx, c.Postgres, "", testserver.Durable())
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.New(ctx, pg.URL)
+	if err != nil {
+		return nil, errors.Join(err, pg.Close())
+	}
+	return &origin{writers: postgresWriters{pool}, url: func() string { return pg.URL }, close: func() {
+		pool.Close()
+		_ = pg.Close()
+	}}, nil
+}
+
+// postgresWriters write to PostgreSQL.
+type postgresWriters struct{ pool *pgxpool.Pool }
+
+func (o postgresWriters) backlog(ctx context.Context, n int) error {
+	if err := prepare(ctx, o.pool); err != nil {
+		return err
+	}
+	return backlog(ctx, o.pool, topic, n)
+}
+
+func (o postgresWriters) write(ctx context.Context, writers, perSecond int, stop <-chan struct{}) (int, error) {
+	return writeOn(ctx, o.pool, topic, writers, perSecond, stop)
+}
+
+func (o postgresWriters) truth(ctx context.Context) (map[string]int, int, error) {
+	return readTruth(ctx, o.pool)
+}
+
+func (o postgresWriters) parked(ctx context.Context) (int, error) { return parked(ctx, o.pool) }
 
 // binaryOf returns the given binary or, if it is empty, builds one. remove deletes the
 // built one.
@@ -86,9 +141,9 @@ func build(ctx context.Context, dir string) (string, error) {
 	return bin, nil
 }
 
-func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b *source) (Result, error) {
+func campaign(ctx context.Context, c Config, from *origin, b *source) (Result, error) {
 	start := time.Now()
-	fleet := &fleet{binary: c.Binary, store: pgURL, broker: b.URL, wake: c.Wake, procs: make([]*exec.Cmd, max(c.Relays, 1))}
+	fleet := &fleet{binary: c.Binary, store: from.url(), broker: b.URL, wake: c.Wake, procs: make([]*exec.Cmd, max(c.Relays, 1))}
 	defer fleet.end()
 	for i := range fleet.procs {
 		if err := fleet.start(ctx, i); err != nil {
@@ -99,7 +154,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	written := make(chan error, 1)
 	var rollbacks int
 	go func() {
-		n, err := writeOn(ctx, pool, topic, c.Writers, c.Rate, stopWriting)
+		n, err := from.write(ctx, c.Writers, c.Rate, stopWriting)
 		rollbacks = n
 		written <- err
 	}()
@@ -110,7 +165,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	logs := &logNemesis{}
 	if c.Wake == "log" {
 		var err error
-		if logs.conn, err = pgx.Connect(ctx, pgURL); err != nil {
+		if logs.conn, err = pgx.Connect(ctx, from.url()); err != nil {
 			return Result{}, err
 		}
 		defer func() { _ = logs.conn.Close(context.WithoutCancel(ctx)) }()
@@ -118,7 +173,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	} else {
 		disturbed <- nil
 	}
-	n := &nemesis{fleet: fleet, b: b, rnd: rand.New(rand.NewPCG(uint64(c.Kills), 11)), c: c}
+	n := &nemesis{fleet: fleet, b: b, killStore: from.kill, rnd: rand.New(rand.NewPCG(uint64(c.Kills), 11)), c: c}
 	killErr := n.run(ctx)
 	stop()
 	if err := <-disturbed; err != nil && killErr == nil {
@@ -131,7 +186,7 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	if killErr != nil {
 		return Result{}, killErr
 	}
-	truth, total, err := readTruth(ctx, pool)
+	truth, total, err := from.truth(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -140,13 +195,13 @@ func campaign(ctx context.Context, c Config, pgURL string, pool *pgxpool.Pool, b
 	if err != nil {
 		return Result{}, err
 	}
-	dead, err := parked(ctx, pool)
+	dead, err := from.parked(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	r.Broker, r.Kills, r.BrokerKills, r.BrokerFreezes, r.InFlight = c.Broker, n.kills, n.brokerKills, n.freezes, n.inFlight
 	r.LogActs, r.LogRead = logs.acts, logs.read
-	r.Parked, r.Rollbacks, r.Seconds = dead, rollbacks, time.Since(start).Seconds()
+	r.StoreKills, r.Parked, r.Rollbacks, r.Seconds = n.storeKills, dead, rollbacks, time.Since(start).Seconds()
 	r.OK = r.OK && dead == 0
 	return r, nil
 }

@@ -22,7 +22,7 @@ func (a *app) demoCommand() *cobra.Command {
 			"inside this process, places orders, kills the relay with SIGKILL while messages are under\n" +
 			"way, and counts at the end what the order table, the broker and the stock table hold.\n" +
 			"The broker does not deduplicate: duplicates are real, and the inbox makes each count once.\n" +
-			"--store and --broker run the same on PostgreSQL and on Kafka, NATS, RabbitMQ, Redis, Pub/Sub or\n" +
+			"--store and --broker run the same on PostgreSQL or MySQL and on Kafka, NATS, RabbitMQ, Redis, Pub/Sub or\n" +
 			"SQS, whose FIFO queues drop the duplicates themselves, or with\n" +
 			"http://127.0.0.1:PORT/PATH with webhooks to an endpoint that the demo opens there. Only flags\n" +
 			"count: the database and the broker of the environment and of the file are left alone.\n\n" +

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/dialect"
@@ -43,12 +44,37 @@ type execer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+// bound is a statement whose parameters are $1, $2 ... in their order, for a dialect.
+func bound(d dialect.Dialect, query string) string {
+	if d != dialect.MySQL {
+		return query
+	}
+	for i := 1; strings.Contains(query, fmt.Sprint("$", i)); i++ {
+		query = strings.Replace(query, fmt.Sprint("$", i), "?", 1)
+	}
+	return query
+}
+
+// word is the type of a short text, which MySQL indexes and gives a default.
+func word(d dialect.Dialect) string {
+	if d == dialect.MySQL {
+		return "varchar(255)"
+	}
+	return "text"
+}
+
 // addColumn adds a column to a table of an older program; one that is there stays.
 func addColumn(ctx context.Context, db execer, d dialect.Dialect, table, column, definition string) error {
-	add := "ADD COLUMN IF NOT EXISTS "
-	if d == dialect.SQLite { // it has no such clause
+	add, look := "ADD COLUMN IF NOT EXISTS ", ""
+	switch d { // they have no such clause
+	case dialect.SQLite:
+		look = "SELECT count(*) > 0 FROM pragma_table_info($1) WHERE name = $2"
+	case dialect.MySQL:
+		look = "SELECT count(*) > 0 FROM information_schema.columns WHERE table_schema = database() AND table_name = ? AND column_name = ?"
+	}
+	if look != "" {
 		var there bool
-		if err := db.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pragma_table_info($1) WHERE name = $2", table, column).Scan(&there); err != nil {
+		if err := db.QueryRowContext(ctx, look, table, column).Scan(&there); err != nil {
 			return fmt.Errorf("look for the column %s of %s: %w", column, table, err)
 		}
 		if there {

@@ -90,16 +90,17 @@ func NewShop(db *sql.DB, d dialect.Dialect, opts *Options) *Shop {
 	return s
 }
 
-// Migrate makes the table of orders. The statements suit SQLite and PostgreSQL.
+// Migrate makes the table of orders. The statements suit each dialect.
 func (s *Shop) Migrate(ctx context.Context) error {
+	word := word(s.dialect)
 	_, err := s.db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS orders (
-		id text PRIMARY KEY, sku text NOT NULL, qty integer NOT NULL,
-		placed text NOT NULL, paid text, shipped text)`)
+		id `+word+` PRIMARY KEY, sku `+word+` NOT NULL, qty integer NOT NULL,
+		placed `+word+` NOT NULL, paid `+word+`, shipped `+word+`)`)
 	if err != nil {
 		return fmt.Errorf("make the table of orders: %w", err)
 	}
 	// Programs of version 1 do not know this column: it has a default for their rows.
-	return addColumn(ctx, s.db, s.dialect, "orders", "unit", "text NOT NULL DEFAULT '"+Piece+"'")
+	return addColumn(ctx, s.db, s.dialect, "orders", "unit", word+" NOT NULL DEFAULT '"+Piece+"'")
 }
 
 // Place makes an order. e.Ref names the step for ever. An order that is there
@@ -113,8 +114,12 @@ func (s *Shop) Place(ctx context.Context, e Event) error {
 		return ErrInvalid
 	}
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, qty, unit, placed) VALUES ($1, $2, $3, $4, $5)
-			ON CONFLICT (id) DO NOTHING`, e.Order, e.SKU, e.Quantity.Amount, e.Quantity.Unit, e.Ref)
+		insert := `INSERT INTO orders (id, sku, qty, unit, placed) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (id) DO NOTHING`
+		if s.dialect == dialect.MySQL {
+			// No row is changed where the order is there.
+			insert = `INSERT INTO orders (id, sku, qty, unit, placed) VALUES ($1, $2, $3, $4, $5) ON DUPLICATE KEY UPDATE id = orders.id`
+		}
+		res, err := tx.ExecContext(ctx, bound(s.dialect, insert), e.Order, e.SKU, e.Quantity.Amount, e.Quantity.Unit, e.Ref)
 		if err != nil {
 			return err
 		}
@@ -130,7 +135,7 @@ func (s *Shop) Place(ctx context.Context, e Event) error {
 func (s *Shop) Pay(ctx context.Context, e Event, declined bool) error {
 	e.Step = Paid
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		return advance(ctx, tx, `UPDATE orders SET paid = $1 WHERE id = $2 AND paid IS NULL RETURNING sku, qty, unit`, &e)
+		return s.advance(ctx, tx, `UPDATE orders SET paid = $1 WHERE id = $2 AND paid IS NULL`, &e)
 	}, func() error {
 		if declined {
 			return ErrDeclined
@@ -143,17 +148,20 @@ func (s *Shop) Pay(ctx context.Context, e Event, declined bool) error {
 func (s *Shop) Ship(ctx context.Context, e Event) error {
 	e.Step = Shipped
 	return s.step(ctx, &e, func(tx *sql.Tx) error {
-		return advance(ctx, tx, `UPDATE orders SET shipped = $1 WHERE id = $2 AND paid IS NOT NULL AND shipped IS NULL RETURNING sku, qty, unit`, &e)
+		return s.advance(ctx, tx, `UPDATE orders SET shipped = $1 WHERE id = $2 AND paid IS NOT NULL AND shipped IS NULL`, &e)
 	}, nil)
 }
 
 // advance moves one order and fills in what its message needs.
-func advance(ctx context.Context, tx *sql.Tx, update string, e *Event) error {
-	err := tx.QueryRowContext(ctx, update, e.Ref, e.Order).Scan(&e.SKU, &e.Quantity.Amount, &e.Quantity.Unit)
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrState
+func (s *Shop) advance(ctx context.Context, tx *sql.Tx, update string, e *Event) error {
+	res, err := tx.ExecContext(ctx, bound(s.dialect, update), e.Ref, e.Order)
+	if err != nil {
+		return err
 	}
-	return err
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, ErrState)
+	}
+	return tx.QueryRowContext(ctx, bound(s.dialect, `SELECT sku, qty, unit FROM orders WHERE id = $1`), e.Order).Scan(&e.SKU, &e.Quantity.Amount, &e.Quantity.Unit)
 }
 
 // step is the whole pattern: change the order, enqueue the message, commit

@@ -22,6 +22,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 	"github.com/postrider/postrider/store/sqlitestore"
@@ -37,6 +38,15 @@ func TestOrdersReachTheStock(t *testing.T) {
 		t.Cleanup(func() { _ = db.Close() })
 		st := sqlitestore.New(db, nil)
 		travel(t, db, dialect.SQLite, st, st.Office().Migrator)
+	})
+	t.Run("mysql", func(t *testing.T) {
+		db, err := mysqlstore.OpenDB(testserver.SharedMySQL(t, testserver.MariaDB10).Database(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		st := mysqlstore.New(db, nil)
+		travel(t, db, dialect.MySQL, st, st.Office().Migrator)
 	})
 	t.Run("postgres", func(t *testing.T) {
 		url := testserver.SharedPostgres(t, "18").Database(t)

@@ -53,17 +53,18 @@ func (w *Warehouse) Migrate(ctx context.Context) error {
 	if err := in.Migrate(ctx, tx); err != nil {
 		return err
 	}
+	word := word(w.dialect)
 	for _, stmt := range []string{
-		`CREATE TABLE IF NOT EXISTS stock (sku text PRIMARY KEY, reserved bigint NOT NULL, sold bigint NOT NULL, moves bigint NOT NULL)`,
+		`CREATE TABLE IF NOT EXISTS stock (sku ` + word + ` PRIMARY KEY, reserved bigint NOT NULL, sold bigint NOT NULL, moves bigint NOT NULL)`,
 		// No constraint forbids a second row for one step: an effect that
 		// happened twice must be visible.
-		`CREATE TABLE IF NOT EXISTS movements (ref text NOT NULL, order_id text NOT NULL, step text NOT NULL, sku text NOT NULL, qty bigint NOT NULL)`,
+		`CREATE TABLE IF NOT EXISTS movements (ref ` + word + ` NOT NULL, order_id ` + word + ` NOT NULL, step ` + word + ` NOT NULL, sku ` + word + ` NOT NULL, qty bigint NOT NULL)`,
 	} {
 		if _, err := tx.ExecContext(ctx, stmt); err != nil {
 			return fmt.Errorf("make the tables of the warehouse: %w", err)
 		}
 	}
-	if err := addColumn(ctx, tx, w.dialect, "movements", "unit", "text NOT NULL DEFAULT '"+Piece+"'"); err != nil {
+	if err := addColumn(ctx, tx, w.dialect, "movements", "unit", word+" NOT NULL DEFAULT '"+Piece+"'"); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -76,13 +77,13 @@ func (w *Warehouse) Run(ctx context.Context, src broker.Source) error {
 		c.Use(w.around)
 	}
 	for _, step := range []string{Placed, Paid, Shipped} {
-		consumer.HandleChain(c, step, Events, apply)
+		consumer.HandleChain(c, step, Events, w.apply)
 	}
 	return c.Run(ctx)
 }
 
 // apply is the effect of one message: a movement of the stock.
-func apply(ctx context.Context, tx *sql.Tx, e Event) error {
+func (w *Warehouse) apply(ctx context.Context, tx *sql.Tx, e Event) error {
 	reserved, sold := 0, 0
 	switch e.Step {
 	case Placed:
@@ -90,12 +91,17 @@ func apply(ctx context.Context, tx *sql.Tx, e Event) error {
 	case Shipped:
 		reserved, sold = -e.Quantity.Amount, e.Quantity.Amount
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT INTO stock (sku, reserved, sold, moves) VALUES ($1, $2, $3, 1)
+	change := `INSERT INTO stock (sku, reserved, sold, moves) VALUES ($1, $2, $3, 1)
 		ON CONFLICT (sku) DO UPDATE SET reserved = stock.reserved + excluded.reserved,
-			sold = stock.sold + excluded.sold, moves = stock.moves + 1`, e.SKU, reserved, sold); err != nil {
+			sold = stock.sold + excluded.sold, moves = stock.moves + 1`
+	if w.dialect == dialect.MySQL {
+		change = `INSERT INTO stock (sku, reserved, sold, moves) VALUES ($1, $2, $3, 1)
+		ON DUPLICATE KEY UPDATE reserved = reserved + VALUES(reserved), sold = sold + VALUES(sold), moves = moves + 1`
+	}
+	if _, err := tx.ExecContext(ctx, bound(w.dialect, change), e.SKU, reserved, sold); err != nil {
 		return fmt.Errorf("change the stock of %s: %w", e.SKU, err)
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO movements (ref, order_id, step, sku, qty, unit) VALUES ($1, $2, $3, $4, $5, $6)`,
+	_, err := tx.ExecContext(ctx, bound(w.dialect, `INSERT INTO movements (ref, order_id, step, sku, qty, unit) VALUES ($1, $2, $3, $4, $5, $6)`),
 		e.Ref, e.Order, e.Step, e.SKU, e.Quantity.Amount, e.Quantity.Unit)
 	if err != nil {
 		return fmt.Errorf("write the movement of %s: %w", e.SKU, err)

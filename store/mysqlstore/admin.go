@@ -11,48 +11,24 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/ops"
 )
 
 // Request implements ops.Admin.
-func (s desk) Request(ctx context.Context, act store.Act) (id int64, err error) {
-	switch act.Kind {
-	case store.ActRetry, store.ActDiscard:
-	case store.ActPause, store.ActResume:
-		return 0, s.Office().Need(ops.CanHold)
-	case store.ActSkip, store.ActReplay:
-		return 0, s.Office().Need(ops.CanOrder)
-	default:
-		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
-	}
-	err = again(ctx, func() error {
-		id, err = s.ask(ctx, act)
-		return err
-	})
-	return id, s.wrap("request", err)
+func (s desk) Request(ctx context.Context, act store.Act) (int64, error) {
+	return operations.Acts{Outbox: s.box}.Request(ctx, act)
 }
 
 // Acts implements ops.Admin.
 func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
-	var acts []ops.ActState
-	for _, id := range ids {
-		a := ops.ActState{ID: id}
-		err := s.db.QueryRowContext(ctx, `SELECT lane, done_at IS NOT NULL, CASE WHEN done_at IS NULL THEN '' ELSE result END
-			FROM postrider_request WHERE pipe = ? AND id = ?`, s.opts.Pipe, id).Scan(&a.Lane, &a.Done, &a.Result)
-		if errors.Is(err, sql.ErrNoRows) {
-			err = store.ErrNotFound
-		}
-		if err != nil {
-			return nil, s.wrap(fmt.Sprintf("request %d", id), err)
-		}
-		acts = append(acts, a)
-	}
-	return acts, nil
+	return operations.Acts{Outbox: s.box}.States(ctx, ids...)
 }
 
 // Parked implements ops.Admin.
 func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
-	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.opts.Pipe, query.AfterSeq}
+	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.box.Pipe, query.AfterSeq}
 	state := ""
 	if query.State != store.Pending {
 		state = query.State.String()
@@ -69,11 +45,11 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 	if most <= 0 {
 		most = 100
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+now+`, class, code, error,
-		first_failed, last_attempt, `+messageColumns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+db.Now+`, class, code, error,
+		first_failed, last_attempt, `+db.MessageColumns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
 		append(args, most)...)
 	if err != nil {
-		return nil, s.wrap("list parked records", err)
+		return nil, s.box.Wrap("list parked records", err)
 	}
 	defer rows.Close()
 	var out []ops.ParkedRecord
@@ -82,41 +58,41 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 		var name string
 		var due, at int64
 		var first, last sql.NullInt64
-		r.Message, err = scanMessage(rows, []any{
+		r.Message, err = db.ScanMessage(rows,
 			&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due, &at,
 			&r.Class, &r.Code, &r.Error, &first, &last,
-		})
+		)
 		if err != nil {
-			return nil, s.wrap("list parked records", err)
+			return nil, s.box.Wrap("list parked records", err)
 		}
-		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), until(at, due), moment(first), moment(last)
+		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), db.Until(at, due), db.Moment(first), db.Moment(last)
 		out = append(out, r)
 	}
-	return out, s.wrap("list parked records", rows.Err())
+	return out, s.box.Wrap("list parked records", rows.Err())
 }
 
 // Status implements ops.Admin. It reads one snapshot and changes nothing.
 func (s desk) Status(ctx context.Context) (ops.Status, error) {
-	st := ops.Status{Pipe: s.opts.Pipe, Parked: map[string]int64{}}
-	have, err := s.schemaVersion(ctx, s.db)
+	st := ops.Status{Pipe: s.box.Pipe, Parked: map[string]int64{}}
+	have, err := s.box.SchemaVersion(ctx, s.box.DB)
 	if err == nil && have != Version {
 		err = &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
 	}
 	if err != nil {
 		return st, err
 	}
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	tx, err := s.box.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return st, s.wrap("status", err)
+		return st, s.box.Wrap("status", err)
 	}
-	at, err := s.clock(ctx, tx)
+	at, err := s.box.Clock(ctx, tx)
 	if err == nil {
 		err = tx.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch) FROM postrider_info`).Scan(&st.Identity)
 	}
 	if err == nil {
-		err = s.knows(ctx, tx, "check --pipe; `SELECT DISTINCT pipe FROM postrider_progress` lists those that do")
+		err = s.box.Knows(ctx, tx, "check --pipe; `postrider pipe list` lists those that do")
 	}
-	for _, part := range []func(context.Context, querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.alarms} {
+	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.heldBy, s.alarms} {
 		if err == nil {
 			err = part(ctx, tx, at, &st)
 		}
@@ -124,13 +100,27 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
 		err = errors.Join(err, end)
 	}
-	return st, s.wrap("status", err)
+	return st, s.box.Wrap("status", err)
 }
 
-func (s *Store) instances(ctx context.Context, q querier, at int64, st *ops.Status) error {
+// heldBy is what people have paused or stopped.
+func (s *Store) heldBy(ctx context.Context, q db.Querier, _ int64, st *ops.Status) error {
+	_, paused, err := s.box.Set(ctx, q)
+	if err != nil {
+		return err
+	}
+	st.Paused = paused.Valid
+	if st.Holds, err = (operations.Acts{Outbox: s.box}).Holds(ctx, q); err != nil {
+		return err
+	}
+	st.Stops, err = operations.Stops{Outbox: s.box}.List(ctx, q)
+	return err
+}
+
+func (s *Store) instances(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT boot_id, instance, CASE WHEN alive_until <= ? + 2 * ttl THEN alive_until ELSE 0 END,
 		(SELECT COUNT(*) FROM postrider_progress p WHERE p.pipe = r.pipe AND p.owner = r.boot_id), COALESCE(w.trouble, '[]'), COALESCE(w.held, '[]')
-		FROM postrider_relay r LEFT JOIN postrider_report w USING (pipe, boot_id) WHERE pipe = ? ORDER BY instance, boot_id`, at, s.opts.Pipe)
+		FROM postrider_relay r LEFT JOIN postrider_report w USING (pipe, boot_id) WHERE pipe = ? ORDER BY instance, boot_id`, at, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -145,19 +135,19 @@ func (s *Store) instances(ctx context.Context, q querier, at int64, st *ops.Stat
 		if err := errors.Join(json.Unmarshal(trouble, &i.Trouble), json.Unmarshal(held, &i.Held)); err != nil {
 			return fmt.Errorf("what instance %s reports: %w", i.BootID, err)
 		}
-		i.AliveFor = max(0, until(at, end))
+		i.AliveFor = max(0, db.Until(at, end))
 		i.Alive = i.AliveFor > 0
 		st.Instances = append(st.Instances, i)
 	}
 	return rows.Err()
 }
 
-func (s *Store) laneStates(ctx context.Context, q querier, at int64, st *ops.Status) error {
+func (s *Store) laneStates(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT p.lane, COALESCE(r.instance, ''), COALESCE(CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, 0), p.epoch, p.delivered,
 		NULLIF(p.settled_at, 0), COALESCE(k.parked, 0), COALESCE(k.pending, 0)
 		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
 		LEFT JOIN (SELECT lane, COUNT(*) AS parked, SUM(state <> 'dead') AS pending FROM postrider_parked WHERE pipe = ? GROUP BY lane) AS k ON k.lane = p.lane
-		WHERE p.pipe = ? ORDER BY p.lane`, at, s.opts.Pipe, s.opts.Pipe)
+		WHERE p.pipe = ? ORDER BY p.lane`, at, s.box.Pipe, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -169,8 +159,8 @@ func (s *Store) laneStates(ctx context.Context, q querier, at int64, st *ops.Sta
 		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled, &l.Parked, &l.Pending); err != nil {
 			return err
 		}
-		if l.SettledAt = moment(settled); end != 0 {
-			l.Until = max(0, until(at, end))
+		if l.SettledAt = db.Moment(settled); end != 0 {
+			l.Until = max(0, db.Until(at, end))
 		}
 		l.Leased = l.Until > 0
 		st.Delivered += l.Delivered
@@ -180,17 +170,21 @@ func (s *Store) laneStates(ctx context.Context, q querier, at int64, st *ops.Sta
 }
 
 // laneCounts counts what lies behind each lane's position and in its holes, up to the limit.
-func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Status) error {
+func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
+	filter, _, err := s.box.Set(ctx, q)
+	if err != nil {
+		return err
+	}
 	var crowded holes.Set
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
 		var pos int64
 		var text string
-		err := q.QueryRowContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.opts.Pipe, l.Lane).Scan(&pos, &text)
+		err := q.QueryRowContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.box.Pipe, l.Lane).Scan(&pos, &text)
 		if err != nil {
 			return err
 		}
-		p, err := position(pos, text)
+		p, err := db.Position(pos, text)
 		if err != nil {
 			return err
 		}
@@ -200,18 +194,15 @@ func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Sta
 		}
 		counted, limit := int64(0), int64(s.opts.CountLimit)
 		count := func(where string) error {
-			var n int64
-			var oldest sql.NullInt64
-			err := q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT GREATEST(o.created_at, COALESCE(o.not_before, 0)) AS at FROM postrider_outbox o FORCE INDEX (lane_seq)
-				WHERE lane = ? AND `+where+` ORDER BY seq LIMIT ?) AS x`, l.Lane, limit-counted).Scan(&n, &oldest)
+			n, oldest, err := s.count(ctx, q, filter, l.Lane, where, limit-counted)
 			if counted += n; oldest.Valid {
-				l.Behind = max(l.Behind, -until(at, oldest.Int64))
+				l.Behind = max(l.Behind, -db.Until(at, oldest.Int64))
 			}
 			return err
 		}
 		for open := p.Open; len(open) > 0 && counted < limit; {
-			n := min(len(open), mostRanges)
-			if err := count(within(open[:n])); err != nil {
+			n := min(len(open), db.MostRanges)
+			if err := count(db.Within(open[:n])); err != nil {
 				return err
 			}
 			open = open[n:]
@@ -236,7 +227,7 @@ func (s *Store) laneCounts(ctx context.Context, q querier, at int64, st *ops.Sta
 
 // heldTopics are the topics of a lane's first messages, and of the first that are set aside,
 // that its owner sends nothing to.
-func (s *Store) heldTopics(ctx context.Context, q querier, st *ops.Status, l *ops.LaneStatus, pos int64) (topics []string, err error) {
+func (s *Store) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l *ops.LaneStatus, pos int64) (topics []string, err error) {
 	for _, i := range st.Instances {
 		if !i.Alive || i.Name != l.Owner {
 			continue
@@ -245,7 +236,7 @@ func (s *Store) heldTopics(ctx context.Context, q querier, st *ops.Status, l *op
 			var there bool
 			err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? ORDER BY seq LIMIT 256) AS x WHERE topic = ?)
 				OR EXISTS (SELECT 1 FROM (SELECT topic FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead' ORDER BY seq LIMIT 256) AS y WHERE topic = ?)`,
-				l.Lane, pos, h.Destination, s.opts.Pipe, l.Lane, h.Destination).Scan(&there)
+				l.Lane, pos, h.Destination, s.box.Pipe, l.Lane, h.Destination).Scan(&there)
 			if err != nil {
 				return nil, err
 			}
@@ -257,21 +248,50 @@ func (s *Store) heldTopics(ctx context.Context, q querier, st *ops.Status, l *op
 	return topics, nil
 }
 
+// count counts the rows of a lane that fit and pass the filter, up to a limit, and returns
+// the time of the oldest.
+func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, lane store.Lane, where string, limit int64) (n int64, oldest sql.NullInt64, err error) {
+	const time = `GREATEST(created_at, COALESCE(not_before, 0))`
+	rest := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where + ` ORDER BY seq`
+	if filter.IsZero() {
+		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT `+time+` AS at`+rest+` LIMIT ?) AS x`, lane, limit).Scan(&n, &oldest)
+		return n, oldest, err
+	}
+	rows, err := q.QueryContext(ctx, `SELECT `+time+`, `+db.Filtered(filter, "")+rest, lane)
+	if err != nil {
+		return 0, oldest, err
+	}
+	defer rows.Close()
+	for n < limit && rows.Next() {
+		var at int64
+		passes, err := db.ScanFiltered(rows, filter, &at)
+		if err != nil {
+			return 0, oldest, err
+		}
+		if passes {
+			if n++; !oldest.Valid || at < oldest.Int64 {
+				oldest = sql.NullInt64{Int64: at, Valid: true}
+			}
+		}
+	}
+	return n, oldest, errors.Join(rows.Err(), rows.Close())
+}
+
 // parkedLag is how late the oldest parked record of a lane is. Of one that a person
 // sends again, its first age is not how late it is.
-func (s *Store) parkedLag(ctx context.Context, q querier, at int64, lane store.Lane) (time.Duration, error) {
+func (s *Store) parkedLag(ctx context.Context, q db.Querier, at int64, lane store.Lane) (time.Duration, error) {
 	var oldest sql.NullInt64
 	err := q.QueryRowContext(ctx, `SELECT MIN(CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
 		ELSE GREATEST(created_at, COALESCE(not_before, 0)) END) FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead'`,
-		s.opts.Pipe, lane).Scan(&oldest)
+		s.box.Pipe, lane).Scan(&oldest)
 	if err != nil || !oldest.Valid {
 		return 0, err
 	}
-	return max(0, -until(at, oldest.Int64)), nil
+	return max(0, -db.Until(at, oldest.Int64)), nil
 }
 
-func (s *Store) parkedCounts(ctx context.Context, q querier, _ int64, st *ops.Status) error {
-	rows, err := q.QueryContext(ctx, `SELECT state, COUNT(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.opts.Pipe)
+func (s *Store) parkedCounts(ctx context.Context, q db.Querier, _ int64, st *ops.Status) error {
+	rows, err := q.QueryContext(ctx, `SELECT state, COUNT(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.box.Pipe)
 	if err != nil {
 		return err
 	}

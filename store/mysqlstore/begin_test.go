@@ -100,7 +100,7 @@ func TestANewPipeReadsFewRows(t *testing.T) {
 
 func sessionStatus(t *testing.T, s *Store) string {
 	t.Helper()
-	version, err := list[string](t.Context(), s.db, `SELECT VERSION()`)
+	version, err := list[string](t.Context(), s.box.DB, `SELECT VERSION()`)
 	if err != nil {
 		t.Fatal(err)
 	}

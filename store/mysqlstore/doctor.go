@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -57,20 +58,20 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 	p := &patient{Store: s.Store, req: req.WithDefaults()}
 	meet, cancel := context.WithTimeout(ctx, max(p.req.Timeout, 10*time.Second))
 	defer cancel()
-	have, err := s.schemaVersion(meet, s.db)
-	if err != nil && code(err) != errTableDenied {
-		return nil, s.wrap("examine", err)
+	have, err := s.box.SchemaVersion(meet, s.box.DB)
+	if err != nil && db.Code(err) != db.ErrTableDenied {
+		return nil, s.box.Wrap("examine", err)
 	}
 	p.fits = have == Version
 	var version string
-	if err := s.db.QueryRowContext(meet, `SELECT VERSION()`).Scan(&version); err != nil {
-		return nil, s.wrap("examine", err)
+	if err := s.box.DB.QueryRowContext(meet, `SELECT VERSION()`).Scan(&version); err != nil {
+		return nil, s.box.Wrap("examine", err)
 	}
 	p.maria = strings.Contains(version, "MariaDB")
 	pipes := p.req.Pipes
 	if len(pipes) == 0 && p.fits {
-		if pipes, err = list[string](meet, s.db, `SELECT DISTINCT pipe FROM postrider_progress ORDER BY pipe`); err != nil {
-			return nil, s.wrap("examine", err)
+		if pipes, err = db.List[string](meet, s.box.DB, `SELECT DISTINCT pipe FROM postrider_progress ORDER BY pipe`); err != nil {
+			return nil, s.box.Wrap("examine", err)
 		}
 	}
 	var patients []*patient
@@ -78,7 +79,7 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 		of := *p
 		opts := s.opts
 		opts.Pipe = pipe
-		of.Store = New(s.db, &opts)
+		of.Store = New(s.box.DB, &opts)
 		patients = append(patients, &of)
 	}
 	var found []ops.Finding
@@ -98,7 +99,7 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 		for _, one := range each {
 			some, err := one.examine(ctx, c)
 			if err != nil {
-				return append(found, some...), s.wrap("examine", err)
+				return append(found, some...), s.box.Wrap("examine", err)
 			}
 			if c.pipes {
 				one.sign(some, len(each) > 1)
@@ -113,12 +114,12 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 func (p *patient) sign(found []ops.Finding, several bool) {
 	for i := range found {
 		if several {
-			found[i].What = fmt.Sprintf("pipe %q: %s", p.opts.Pipe, found[i].What)
+			found[i].What = fmt.Sprintf("pipe %q: %s", p.box.Pipe, found[i].What)
 		}
 		if found[i].Data == nil {
 			found[i].Data = map[string]any{}
 		}
-		found[i].Data["pipe"] = p.opts.Pipe
+		found[i].Data["pipe"] = p.box.Pipe
 	}
 }
 
@@ -135,7 +136,7 @@ func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 		return found, ctx.Err()
 	}
 	var refusal *store.UnusableError
-	switch code(err) {
+	switch db.Code(err) {
 	case 0:
 		if errors.Is(err, store.ErrNoPipe) && errors.As(err, &refusal) {
 			found = append(found, ops.Finding{
@@ -146,13 +147,13 @@ func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 				Severity: ops.Warning, What: fmt.Sprintf("no answer: %v", err), Why: "this check was skipped", Fix: "see the other findings, then examine again",
 			})
 		}
-	case errNeedsPrivilege, errTableDenied, errColumnDenied, errAccessDB:
+	case errNeedsPrivilege, db.ErrTableDenied, db.ErrColumnDenied, db.ErrAccessDB:
 		found = append(found, ops.Finding{
 			Severity: ops.Warning, What: "check skipped: missing privilege", Why: "its findings are unknown", Fix: "run the doctor as the relay's user, with the privileges of docs/mysql.md",
 		})
 	default:
 		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("the server refused a question (error %d)", code(err)), Why: "this check was skipped", Fix: "see the other findings, then examine again",
+			Severity: ops.Warning, What: fmt.Sprintf("the server refused a question (error %d)", db.Code(err)), Why: "this check was skipped", Fix: "see the other findings, then examine again",
 		})
 	}
 	for i := range found {
@@ -179,7 +180,7 @@ func (p *patient) lookAt(ctx context.Context) (*ops.Status, error) {
 }
 
 func (p *patient) examineSchema(ctx context.Context) ([]ops.Finding, error) {
-	have, err := p.schemaVersion(ctx, p.db)
+	have, err := p.box.SchemaVersion(ctx, p.box.DB)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +204,7 @@ func (p *patient) examineNumbers(ctx context.Context) ([]ops.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	top, reset, err := p.setBack(ctx, p.db)
+	top, reset, err := p.setBack(ctx, p.box.DB)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +241,7 @@ func (p *patient) examineRelays(ctx context.Context) ([]ops.Finding, error) {
 	}
 	if alive == 0 {
 		return []ops.Finding{{
-			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.opts.Pipe), Data: data,
+			Severity: ops.Critical, What: fmt.Sprintf("pipe %q has no heartbeat from a relay", p.box.Pipe), Data: data,
 			Why: "messages are safe in the outbox, and wait", Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
 		}}, nil
 	}
@@ -258,7 +259,7 @@ func living(st *ops.Status) (n int) {
 
 func (p *patient) examineClock(ctx context.Context) ([]ops.Finding, error) {
 	before := time.Now()
-	at, err := p.clock(ctx, p.db)
+	at, err := p.box.Clock(ctx, p.box.DB)
 	if err != nil {
 		return nil, err
 	}
@@ -345,8 +346,8 @@ func (p *patient) examineLag(ctx context.Context) ([]ops.Finding, error) {
 }
 
 func (p *patient) examineParked(ctx context.Context) ([]ops.Finding, error) {
-	rows, err := p.db.QueryContext(ctx, `SELECT state, class, code, COUNT(*), MIN(seq) FROM postrider_parked
-		WHERE pipe = ? AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY state, COUNT(*) DESC, code LIMIT 20`, p.opts.Pipe)
+	rows, err := p.box.DB.QueryContext(ctx, `SELECT state, class, code, COUNT(*), MIN(seq) FROM postrider_parked
+		WHERE pipe = ? AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY state, COUNT(*) DESC, code LIMIT 20`, p.box.Pipe)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +380,7 @@ const idleAct = time.Minute
 
 func (p *patient) examineRequests(ctx context.Context) ([]ops.Finding, error) {
 	var n, age int64
-	err := p.db.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(`+now+` - MIN(created_at), 0) FROM postrider_request WHERE pipe = ? AND done_at IS NULL`, p.opts.Pipe).Scan(&n, &age)
+	err := p.box.DB.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(`+db.Now+` - MIN(created_at), 0) FROM postrider_act WHERE pipe = ? AND done_at IS NULL`, p.box.Pipe).Scan(&n, &age)
 	if err != nil {
 		return nil, err
 	}

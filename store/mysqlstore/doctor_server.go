@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -21,7 +22,7 @@ const trxNow = `CONVERT_TZ(NOW(), @@SESSION.time_zone, 'SYSTEM')`
 
 // variables are global settings by name.
 func (p *patient) variables(ctx context.Context, names ...string) (map[string]string, error) {
-	rows, err := p.db.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('`+strings.Join(names, `', '`)+`')`)
+	rows, err := p.box.DB.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('`+strings.Join(names, `', '`)+`')`)
 	if err != nil {
 		return nil, err
 	}
@@ -83,13 +84,13 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 	}
 	var found []ops.Finding
 	var refusal *store.UnusableError
-	if err := p.seesAll(ctx, p.db); errors.As(err, &refusal) {
+	if err := p.seesAll(ctx, p.box.DB); errors.As(err, &refusal) {
 		found = append(found, ops.Finding{Severity: ops.Critical, What: refusal.What, Why: "relays of this user refuse to work", Fix: refusal.Fix, SQL: []string{refusal.Fix}})
 	} else if err != nil {
 		return nil, err
 	}
 	for _, t := range []struct{ table, column string }{
-		{"postrider_progress", "epoch"}, {"postrider_relay", "ttl"}, {"postrider_parked", "lane"}, {"postrider_request", "lane"},
+		{"postrider_progress", "epoch"}, {"postrider_relay", "ttl"}, {"postrider_parked", "lane"}, {"postrider_act", "lane"},
 		{"postrider_dropped", "dropped_at"}, {"postrider_alarm", "n"}, {"postrider_info", "epoch"}, {"postrider_journal", "at"}, {"postrider_outbox", ""},
 	} {
 		need := map[string]string{"SELECT": "SELECT 1 FROM " + t.table}
@@ -133,9 +134,9 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 
 // may reports whether the user may run a statement.
 func (p *patient) may(ctx context.Context, query string) (bool, error) {
-	rows, err := p.db.QueryContext(ctx, "EXPLAIN "+query)
-	switch code(err) {
-	case errTableDenied, errColumnDenied, errAccessDB:
+	rows, err := p.box.DB.QueryContext(ctx, "EXPLAIN "+query)
+	switch db.Code(err) {
+	case db.ErrTableDenied, db.ErrColumnDenied, db.ErrAccessDB:
 		return false, nil
 	}
 	if err != nil {
@@ -191,7 +192,7 @@ func (p *patient) examineSettings(ctx context.Context) ([]ops.Finding, error) {
 
 // examineIndexes looks for the index that every read is told to use.
 func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
-	columns, err := list[string](ctx, p.db, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
+	columns, err := db.List[string](ctx, p.box.DB, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
 		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'postrider_outbox' AND INDEX_NAME = 'lane_seq' ORDER BY SEQ_IN_INDEX`)
 	if err != nil {
 		return nil, err
@@ -211,12 +212,12 @@ func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
 // examineTransactions looks for statements that keep dead numbers open, and for
 // transactions that keep old rows.
 func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error) {
-	if err := p.seesAll(ctx, p.db); err != nil {
+	if err := p.seesAll(ctx, p.box.DB); err != nil {
 		return nil, err
 	}
 	var found []ops.Finding
 	limit := p.req.Limits.Transaction
-	oldest, err := p.oldest(ctx, p.db)
+	oldest, err := p.oldest(ctx, p.box.DB)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +228,7 @@ func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error
 			Fix: "find it with SHOW PROCESSLIST, and end it with KILL",
 		})
 	}
-	rows, err := p.db.QueryContext(ctx, `SELECT t.trx_mysql_thread_id, COALESCE(CONCAT(l.USER, '@', l.HOST), ''), TIMESTAMPDIFF(SECOND, t.trx_started, `+trxNow+`)
+	rows, err := p.box.DB.QueryContext(ctx, `SELECT t.trx_mysql_thread_id, COALESCE(CONCAT(l.USER, '@', l.HOST), ''), TIMESTAMPDIFF(SECOND, t.trx_started, `+trxNow+`)
 		FROM information_schema.INNODB_TRX t LEFT JOIN information_schema.PROCESSLIST l ON l.ID = t.trx_mysql_thread_id
 		WHERE t.trx_mysql_thread_id <> 0 AND t.trx_started <= `+trxNow+` - INTERVAL ? SECOND ORDER BY t.trx_started LIMIT 10`, int64(limit.Seconds()))
 	if err != nil {
@@ -256,7 +257,7 @@ func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error
 // examinePrepared looks for prepared XA transactions, which have no session.
 func (p *patient) examinePrepared(ctx context.Context) ([]ops.Finding, error) {
 	var n, seconds int64
-	err := p.db.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(MAX(TIMESTAMPDIFF(SECOND, trx_started, `+trxNow+`)), 0) FROM information_schema.INNODB_TRX
+	err := p.box.DB.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(MAX(TIMESTAMPDIFF(SECOND, trx_started, `+trxNow+`)), 0) FROM information_schema.INNODB_TRX
 		WHERE trx_mysql_thread_id = 0 AND trx_started <= `+trxNow+` - INTERVAL ? SECOND`, int64(p.req.Limits.Transaction.Seconds())).Scan(&n, &seconds)
 	if err != nil {
 		return nil, err
@@ -272,7 +273,7 @@ func (p *patient) examinePrepared(ctx context.Context) ([]ops.Finding, error) {
 }
 
 func (p *patient) examineSize(ctx context.Context) ([]ops.Finding, error) {
-	rows, err := p.db.QueryContext(ctx, `SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0) FROM information_schema.TABLES
+	rows, err := p.box.DB.QueryContext(ctx, `SELECT TABLE_NAME, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0) FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME LIKE 'postrider\_%' AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME`)
 	if err != nil {
 		return nil, err

@@ -89,9 +89,9 @@ func TestDoctor(t *testing.T) {
 			{"parked", "is tried again", func() { exec(`UPDATE postrider_parked SET state = 'retry'`) }, func() { exec(`DELETE FROM postrider_parked`) }},
 			{
 				"requests", "1 act waits", func() {
-					exec(`INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'retry', 'ann', 'test', 0)`)
+					exec(`INSERT INTO postrider_act (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'retry', 'ann', 'test', 0)`)
 				},
-				func() { exec(`UPDATE postrider_request SET done_at = 1`) },
+				func() { exec(`UPDATE postrider_act SET done_at = 1`) },
 			},
 			{"indexes", "lane_seq", func() { exec(`ALTER TABLE postrider_outbox DROP KEY lane_seq`) }, nil},
 			{"indexes", "lane_seq", func() { exec(`ALTER TABLE postrider_outbox DROP KEY lane_seq, ADD KEY lane_seq (lane)`) }, nil},

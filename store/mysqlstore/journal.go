@@ -1,24 +1,17 @@
 package mysqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
-)
-
-// Results of a journal entry, and who acts when nobody is named.
-const (
-	resultAsked = "asked"
-	nobody      = "unknown"
 )
 
 // guards refuse changes of the journal. A user with the privilege DROP can still truncate
@@ -27,7 +20,7 @@ func guards() []string {
 	const refuse = "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the journal is append-only: rows are removed by age, after 7 days at the earliest'"
 	return []string{
 		inboxsql.MySQLTrigger + "postrider_journal_update BEFORE UPDATE ON postrider_journal FOR EACH ROW " + refuse,
-		inboxsql.MySQLTrigger + "postrider_journal_delete BEFORE DELETE ON postrider_journal FOR EACH ROW IF OLD.at >= " + now + " - 604800000000 THEN " + refuse + "; END IF",
+		inboxsql.MySQLTrigger + "postrider_journal_delete BEFORE DELETE ON postrider_journal FOR EACH ROW IF OLD.at >= " + db.Now + " - 604800000000 THEN " + refuse + "; END IF",
 	}
 }
 
@@ -35,7 +28,7 @@ func guards() []string {
 // triggers: then rights alone keep the journal. A guard that is there is not made again,
 // since that waits for all transactions that have read the table.
 func (s *Store) guard(ctx context.Context, conn *sql.Conn) error {
-	there, err := list[string](ctx, conn, `SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = 'postrider_journal'`)
+	there, err := db.List[string](ctx, conn, `SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = 'postrider_journal'`)
 	if err != nil || len(there) == len(guards()) {
 		return err
 	}
@@ -47,34 +40,15 @@ func (s *Store) guard(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// write writes an entry into the journal, in the transaction of q. Its ID, At and Ask are
-// not used.
-func (s *Store) write(ctx context.Context, q querier, e ops.JournalEntry, request sql.NullInt64) (id int64, err error) {
-	if strings.TrimSpace(e.Actor) == "" {
-		e.Actor = nobody
-	}
-	var target any
-	if len(e.Target) > 0 {
-		target = string(e.Target)
-	}
-	res, err := q.ExecContext(ctx, "INSERT INTO postrider_journal (at, actor, act, pipe, lane, seq, `key`, target, reason, result, records, request)"+
-		` VALUES (`+now+`, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		e.Actor, e.Act, e.Pipe, e.Lane, e.Seq, []byte(e.Key), target, e.Reason, cmp.Or(e.Result, ops.ResultDone), e.Count, request)
-	if err != nil {
-		return 0, err
-	}
-	return res.LastInsertId()
-}
-
 // Record implements ops.Recorder.
 func (s desk) Record(ctx context.Context, e ops.JournalEntry) (int64, error) {
 	const doing = "write into the journal"
 	if strings.TrimSpace(e.Actor) == "" || e.Act == "" || strings.TrimSpace(e.Reason) == "" {
 		return 0, fmt.Errorf("%s: missing actor, act or reason: give all three", doing)
 	}
-	e.Pipe = s.opts.Pipe
-	id, err := s.write(ctx, s.db, e, sql.NullInt64{})
-	return id, s.wrap(doing, err)
+	e.Pipe = s.box.Pipe
+	id, err := s.box.Note(ctx, s.box.DB, &e, sql.NullInt64{})
+	return id, s.box.Wrap(doing, err)
 }
 
 // Entries implements ops.Journal.
@@ -102,11 +76,11 @@ func (s desk) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEnt
 	if limit <= 0 {
 		limit = 100
 	}
-	rows, err := s.db.QueryContext(ctx, "SELECT j.id, j.at, j.actor, j.act, j.pipe, j.lane, j.seq, j.`key`, j.target, j.reason, j.result, j.records, COALESCE(a.id, 0)"+
-		` FROM postrider_journal j LEFT JOIN postrider_journal a ON a.request = j.request AND a.result = '`+resultAsked+`' AND j.result <> '`+resultAsked+`'
+	rows, err := s.box.DB.QueryContext(ctx, "SELECT j.id, j.at, j.actor, j.act, j.pipe, j.lane, j.seq, j.`key`, j.target, j.reason, j.result, j.records, COALESCE(a.id, 0)"+
+		` FROM postrider_journal j LEFT JOIN postrider_journal a ON a.request = j.request AND a.result = '`+db.ResultAsked+`' AND j.result <> '`+db.ResultAsked+`'
 		WHERE `+strings.Join(where, " AND ")+` ORDER BY j.id DESC LIMIT ?`, append(args, limit)...)
 	if err != nil {
-		return nil, s.wrap("read the journal", err)
+		return nil, s.box.Wrap("read the journal", err)
 	}
 	defer rows.Close()
 	var entries []ops.JournalEntry
@@ -117,7 +91,7 @@ func (s desk) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEnt
 		var count sql.NullInt64
 		var target sql.NullString
 		if err := rows.Scan(&e.ID, &at, &e.Actor, &e.Act, &e.Pipe, &lane, &e.Seq, &e.Key, &target, &e.Reason, &e.Result, &count, &e.Ask); err != nil {
-			return nil, s.wrap("read the journal", err)
+			return nil, s.box.Wrap("read the journal", err)
 		}
 		e.At = time.UnixMicro(at).UTC()
 		if lane.Valid {
@@ -132,42 +106,5 @@ func (s desk) Entries(ctx context.Context, q ops.JournalQuery) ([]ops.JournalEnt
 		}
 		entries = append(entries, e)
 	}
-	return entries, s.wrap("read the journal", rows.Err())
-}
-
-// ask stores an act for the owner of a lane, with its entry.
-func (s *Store) ask(ctx context.Context, act store.Act) (id int64, err error) {
-	tx, err := s.db.BeginTx(ctx, nil) // not READ COMMITTED: with binlog_format = STATEMENT the server refuses its writes
-	if err != nil {
-		return 0, err
-	}
-	id, err = s.askIn(ctx, tx, act)
-	if err == nil {
-		return id, tx.Commit()
-	}
-	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
-		err = errors.Join(err, end)
-	}
-	return 0, err
-}
-
-func (s *Store) askIn(ctx context.Context, tx *sql.Tx, act store.Act) (id int64, err error) {
-	e := ops.JournalEntry{Actor: act.Actor, Act: string(act.Kind), Pipe: s.opts.Pipe, Seq: act.Seq, Reason: act.Reason, Result: resultAsked, Lane: new(store.Lane)}
-	err = tx.QueryRowContext(ctx, "SELECT lane, `key` FROM postrider_parked WHERE pipe = ? AND seq = ?", s.opts.Pipe, act.Seq).Scan(e.Lane, &e.Key)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, fmt.Errorf("parked record %d: %w", act.Seq, store.ErrNotFound)
-	}
-	if err != nil {
-		return 0, err
-	}
-	res, err := tx.ExecContext(ctx, `INSERT INTO postrider_request (pipe, lane, seq, kind, actor, reason, created_at) VALUES (?, ?, ?, ?, ?, ?, `+now+`)`,
-		s.opts.Pipe, *e.Lane, act.Seq, string(act.Kind), act.Actor, act.Reason)
-	if err != nil {
-		return 0, err
-	}
-	if id, err = res.LastInsertId(); err != nil {
-		return 0, err
-	}
-	_, err = s.write(ctx, tx, e, sql.NullInt64{Int64: id, Valid: true})
-	return id, err
+	return entries, s.box.Wrap("read the journal", rows.Err())
 }

@@ -2,17 +2,17 @@ package mysqlstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/housekeeping"
+	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // forgotten is how long the row of an instance that died is kept for Status.
@@ -28,14 +28,14 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	if req.BootID == "" {
 		return store.Grant{}, errors.New("mysql: lease: the boot id is empty")
 	}
-	conn, err := s.db.Conn(ctx)
+	conn, err := s.box.DB.Conn(ctx)
 	if err != nil {
-		return store.Grant{}, s.wrap("lease", err)
+		return store.Grant{}, s.box.Wrap("lease", err)
 	}
 	var g store.Grant
 	err = s.lease(ctx, conn, req, &g)
 	if err = errors.Join(err, conn.Close()); err != nil {
-		return store.Grant{}, s.wrap("lease", err)
+		return store.Grant{}, s.box.Wrap("lease", err)
 	}
 	s.mu.Lock()
 	s.identity = g.Identity
@@ -43,15 +43,15 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	return g, nil
 }
 
-func (s *Store) lease(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant) error {
-	have, err := s.schemaVersion(ctx, q)
+func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+	have, err := s.box.SchemaVersion(ctx, q)
 	if err != nil {
 		return err
 	}
 	if have != Version {
 		return &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
 	}
-	at, err := s.clock(ctx, q)
+	at, err := s.box.Clock(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,10 @@ func (s *Store) lease(ctx context.Context, q querier, req store.LeaseRequest, g 
 	if err := s.numbering(ctx, q); err != nil {
 		return err
 	}
-	if err := s.heartbeat(ctx, q, req, at, g.Total); err != nil {
+	if err := s.heartbeat(ctx, q, req, at); err != nil {
+		return err
+	}
+	if err := s.orders(ctx, q, at, g); err != nil {
 		return err
 	}
 	if err := s.giveBack(ctx, q, req); err != nil {
@@ -76,7 +79,7 @@ func (s *Store) lease(ctx context.Context, q querier, req store.LeaseRequest, g 
 		return err
 	}
 	if !req.Leave && !req.Observe {
-		if err := again(ctx, func() error { return s.take(ctx, q, req, g, alive) }); err != nil {
+		if err := db.Again(ctx, func() error { return s.take(ctx, q, req, g, alive) }); err != nil {
 			return err
 		}
 	}
@@ -85,7 +88,7 @@ func (s *Store) lease(ctx context.Context, q querier, req store.LeaseRequest, g 
 
 // identify fills in identity and lanes. Another server, or a restart of the same one,
 // raises the epoch, once however many instances see it.
-func (s *Store) identify(ctx context.Context, q querier, at int64, g *store.Grant) error {
+func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.Grant) error {
 	srv, err := s.server(ctx, q, at)
 	if err != nil {
 		return err
@@ -101,11 +104,14 @@ func (s *Store) identify(ctx context.Context, q querier, at int64, g *store.Gran
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
 // visible, with the holes below it.
-func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest, at int64, lanes int) error {
-	pipe := s.opts.Pipe
-	err := s.knows(ctx, q, "check --pipe, or make it with `postrider relay --make-pipe --pipe "+pipe+"`")
+func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequest, at int64) error {
+	pipe := s.box.Pipe
+	err := s.box.Knows(ctx, q, "check --pipe, or make it with `postrider relay --make-pipe --pipe "+pipe+"`")
 	if errors.Is(err, store.ErrNoPipe) && s.opts.MakePipe {
-		err = s.begin(ctx, q, lanes)
+		err = operations.Begin(ctx, s.box, q, ops.AddPipe{Name: pipe}, nil)
+	}
+	if errors.Is(err, ops.ErrPipeExists) { // another instance was first
+		err = nil
 	}
 	if err != nil {
 		return err
@@ -113,7 +119,7 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 	if req.Leave {
 		return nil
 	}
-	_, err = q.ExecContext(ctx, `INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, `+now+` + ?)
+	_, err = q.ExecContext(ctx, `INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES (?, ?, ?, ?, `+db.Now+` + ?)
 		ON DUPLICATE KEY UPDATE instance = VALUES(instance), ttl = VALUES(ttl), alive_until = VALUES(alive_until)`,
 		pipe, req.BootID, req.Instance, req.TTL.Microseconds(), req.TTL.Microseconds())
 	if err != nil {
@@ -123,7 +129,7 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 		return err
 	}
 	// By primary key: a range of times would lock the rows of those who live.
-	dead, err := list[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
+	dead, err := db.List[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
 	if err != nil {
 		return err
 	}
@@ -132,16 +138,16 @@ func (s *Store) heartbeat(ctx context.Context, q querier, req store.LeaseRequest
 			return err
 		}
 	}
-	old, err := list[int64](ctx, q, `SELECT id FROM postrider_request WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500`, pipe, at-remembered.Microseconds())
+	old, err := db.List[int64](ctx, q, `SELECT id FROM postrider_act WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500`, pipe, at-remembered.Microseconds())
 	if err != nil || len(old) == 0 {
 		return err
 	}
-	_, err = q.ExecContext(ctx, `DELETE FROM postrider_request WHERE id IN (`+numbers(old)+`)`)
+	_, err = q.ExecContext(ctx, `DELETE FROM postrider_act WHERE id IN (`+db.Numbers(old)+`)`)
 	return err
 }
 
 // report stores what an instance tells of itself.
-func (s *Store) report(ctx context.Context, q querier, req store.LeaseRequest) error {
+func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	trouble, err := json.Marshal(append([]string{}, req.Report.Trouble...))
 	if err != nil {
 		return err
@@ -152,174 +158,46 @@ func (s *Store) report(ctx context.Context, q querier, req store.LeaseRequest) e
 	}
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES (?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE reach = VALUES(reach), trouble = VALUES(trouble), held = VALUES(held)`,
-		s.opts.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
+		s.box.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
 	return err
 }
 
 // forget removes an instance and its report.
-func (s *Store) forget(ctx context.Context, q querier, boot string) error {
+func (s *Store) forget(ctx context.Context, q db.Querier, boot string) error {
 	for _, table := range []string{"postrider_report", "postrider_relay"} {
-		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, s.opts.Pipe, boot); err != nil {
+		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, s.box.Pipe, boot); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// knows fails with an error that matches store.ErrNoPipe where the pipe does not exist; fix
-// is its remedy.
-func (s *Store) knows(ctx context.Context, q querier, fix string) error {
-	var known bool
-	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, s.opts.Pipe).Scan(&known)
-	if err == nil && !known {
-		err = &store.UnusableError{What: fmt.Sprintf("pipe %q does not exist", s.opts.Pipe), Fix: fix, Err: store.ErrNoPipe}
-	}
-	return err
-}
-
-// begin makes the progress of a new pipe: behind the highest visible number, with
-// everything below it that is not visible as holes.
-//
-// It reads the numbers from the highest down. A row that is seen has no predecessor that
-// was missed before, so what the pipe is given and what it is not is a clean cut. Below
-// what another pipe has passed in every lane it knows the holes without reading.
-func (s *Store) begin(ctx context.Context, q querier, lanes int) error {
-	known, floor, open, err := s.passed(ctx, q)
+// orders reads what people have set for the whole pipe.
+func (s *Store) orders(ctx context.Context, q db.Querier, at int64, g *store.Grant) error {
+	filter, paused, err := s.box.Set(ctx, q)
 	if err != nil {
 		return err
 	}
-	// What it gave up by mistake is looked for by the new pipe too.
-	_, err = q.ExecContext(ctx, `INSERT INTO postrider_dropped (pipe, high, low, dropped_at) SELECT ?, d.high, d.low, d.dropped_at FROM postrider_dropped d
-		WHERE d.pipe = ? ON DUPLICATE KEY UPDATE postrider_dropped.low = postrider_dropped.low`, s.opts.Pipe, known)
-	if err != nil {
+	s.mu.Lock()
+	s.filter = &filter
+	s.mu.Unlock()
+	g.Paused = paused.Valid
+	if g.Stopped, err = operations.Stopped(ctx, s.box, q); err != nil {
 		return err
 	}
-	var p holes.Position
-	for last := int64(math.MaxInt64); ; {
-		seqs, err := list[int64](ctx, q, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > ? AND seq < ? ORDER BY seq DESC LIMIT ?`, floor, last, mostListed)
-		if err != nil {
-			return err
-		}
-		for _, seq := range seqs {
-			if p.At == 0 {
-				p.At = seq
-			} else if seq < last-1 {
-				p.Open = append(p.Open, holes.Range{First: seq + 1, Last: last - 1})
-			}
-			last = seq
-		}
-		if len(seqs) == mostListed {
-			continue
-		}
-		if p.At > 0 && floor+1 < last {
-			p.Open = append(p.Open, holes.Range{First: floor + 1, Last: last - 1})
-		}
-		break
-	}
-	p.At = max(p.At, floor)
-	slices.Reverse(p.Open)
-	seen, err := s.probe(ctx, q, open)
-	if err != nil {
-		return err
-	}
-	p.Open = p.Open.Or(open.Minus(holes.Of(seen)))
-	var each []string
-	for lane := range lanes {
-		each = append(each, fmt.Sprintf("SELECT %d AS lane", lane))
-	}
-	_, err = q.ExecContext(ctx, `INSERT INTO postrider_progress (pipe, lane, pos, holes) SELECT x.pipe, l.lane, x.pos, x.holes
-		FROM (SELECT ? AS pipe, ? AS pos, ? AS holes) AS x JOIN (`+strings.Join(each, " UNION ALL ")+`) AS l`, s.opts.Pipe, p.At, holesText(p.Open))
-	if code(err) == errDuplicate { // another instance was first
-		return nil
-	}
-	return err
-}
-
-// passed returns the pipe that is farthest, the number that it has passed in every lane, and
-// the numbers below it whose rows may still come.
-func (s *Store) passed(ctx context.Context, q querier) (pipe string, floor int64, open holes.Set, err error) {
-	err = q.QueryRowContext(ctx, `SELECT pipe, MIN(pos) AS least FROM postrider_progress GROUP BY pipe ORDER BY least DESC, pipe LIMIT 1`).Scan(&pipe, &floor)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", 0, nil, nil
-	}
-	if err != nil {
-		return "", 0, nil, err
-	}
-	rows, err := q.QueryContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ?`, pipe)
-	if err != nil {
-		return "", 0, nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var pos int64
-		var text string
-		if err := rows.Scan(&pos, &text); err != nil {
-			return "", 0, nil, err
-		}
-		p, err := position(pos, text)
-		if err != nil {
-			return "", 0, nil, err
-		}
-		open = open.Or(p.Open)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return "", 0, nil, err
-	}
-	open, _ = open.Split(floor)
-	return pipe, floor, open, nil
-}
-
-// holesText is a set as it stands in the table.
-func holesText(set holes.Set) string {
-	pairs := make([][2]int64, 0, len(set))
-	for _, r := range set {
-		pairs = append(pairs, [2]int64{r.First, r.Last})
-	}
-	text, _ := json.Marshal(pairs) // numbers always encode
-	return string(text)
-}
-
-// position is a row of progress as a position.
-func position(pos int64, text string) (holes.Position, error) {
-	p := holes.Position{At: pos}
-	if text == "[]" {
-		return p, nil
-	}
-	var pairs [][2]int64
-	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
-		return p, fmt.Errorf("holes %q: %w", text, err)
-	}
-	for _, pair := range pairs {
-		p.Open = append(p.Open, holes.Range{First: pair[0], Last: pair[1]})
-	}
-	return p, nil
-}
-
-// numbers is a list of numbers for IN; it is never empty.
-func numbers[T ~int64 | ~int32](all []T) string {
-	if len(all) == 0 {
-		return "NULL"
-	}
-	var b strings.Builder
-	for i, n := range all {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprint(&b, int64(n))
-	}
-	return b.String()
+	return housekeeping.Sample(ctx, s.box, q, at)
 }
 
 // giveBack frees the lanes that the request names, or all.
-func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest) error {
+func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	if req.Leave {
-		return again(ctx, func() error {
-			mine, err := list[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.opts.Pipe, req.BootID)
+		return db.Again(ctx, func() error {
+			mine, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 			if err != nil {
 				return err
 			}
-			if _, err = q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND lane IN (`+numbers(mine)+`) AND owner = ?`,
-				s.opts.Pipe, req.BootID); err != nil {
+			if _, err = q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND lane IN (`+db.Numbers(mine)+`) AND owner = ?`,
+				s.box.Pipe, req.BootID); err != nil {
 				return err
 			}
 			err = s.forget(ctx, q, req.BootID)
@@ -328,7 +206,7 @@ func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest)
 	}
 	for _, r := range req.Release {
 		_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = '' WHERE pipe = ? AND lane = ? AND owner = ? AND epoch = ?`,
-			s.opts.Pipe, r.Lane, req.BootID, r.Epoch)
+			s.box.Pipe, r.Lane, req.BootID, r.Epoch)
 		if err != nil {
 			return err
 		}
@@ -338,9 +216,9 @@ func (s *Store) giveBack(ctx context.Context, q querier, req store.LeaseRequest)
 
 // live counts the live instances, finds when the first lease of another than boot ends,
 // and returns the boot ids of those that live.
-func (s *Store) live(ctx context.Context, q querier, boot string, at int64, g *store.Grant) (alive []string, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT boot_id, alive_until FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= `+now+` + 2 * ttl`,
-		s.opts.Pipe, at)
+func (s *Store) live(ctx context.Context, q db.Querier, boot string, at int64, g *store.Grant) (alive []string, err error) {
+	rows, err := q.QueryContext(ctx, `SELECT boot_id, alive_until FROM postrider_relay WHERE pipe = ? AND alive_until > ? AND alive_until <= `+db.Now+` + 2 * ttl`,
+		s.box.Pipe, at)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +230,7 @@ func (s *Store) live(ctx context.Context, q querier, boot string, at int64, g *s
 			return nil, err
 		}
 		alive = append(alive, id)
-		if left := until(at, end); id != boot && (g.Lapse == 0 || left < g.Lapse) {
+		if left := db.Until(at, end); id != boot && (g.Lapse == 0 || left < g.Lapse) {
 			g.Lapse = left
 		}
 	}
@@ -362,8 +240,8 @@ func (s *Store) live(ctx context.Context, q querier, boot string, at int64, g *s
 
 // take takes free lanes up to the fair share. Lanes given back in the same
 // request are left to others.
-func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *store.Grant, alive []string) error {
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, owner FROM postrider_progress WHERE pipe = ? ORDER BY lane`, s.opts.Pipe)
+func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, alive []string) error {
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, owner FROM postrider_progress WHERE pipe = ? ORDER BY lane`, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -405,7 +283,7 @@ func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *
 		return nil
 	}
 	var same []string
-	args := []any{req.BootID, s.opts.Pipe}
+	args := []any{req.BootID, s.box.Pipe}
 	for _, l := range free {
 		same = append(same, "(lane = ? AND epoch = ? AND owner = ?)")
 		args = append(args, l.lane, l.epoch, l.owner)
@@ -415,8 +293,8 @@ func (s *Store) take(ctx context.Context, q querier, req store.LeaseRequest, g *
 }
 
 // grant fills in what boot holds.
-func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, at int64, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.opts.Pipe, req.BootID)
+func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, at int64, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 	if err != nil {
 		return err
 	}
@@ -428,7 +306,7 @@ func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, at
 		if err := rows.Scan(&l.Lane, &l.Epoch, &pos, &text); err != nil {
 			return err
 		}
-		p, err := position(pos, text)
+		p, err := db.Position(pos, text)
 		if err != nil {
 			return err
 		}
@@ -449,19 +327,21 @@ func (s *Store) grant(ctx context.Context, q querier, req store.LeaseRequest, at
 	return s.requests(ctx, q, req.BootID, g)
 }
 
-func (s *Store) requests(ctx context.Context, q querier, boot string, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.actor, r.reason FROM postrider_request r
+func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.`+"`key`"+`, r.actor, r.reason FROM postrider_act r
 		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.opts.Pipe, boot)
+		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var r store.Request
-		if err := rows.Scan(&r.ID, &r.Lane, &r.Kind, &r.Seq, &r.Actor, &r.Reason); err != nil {
+		var kind string
+		if err := rows.Scan(&r.ID, &r.Lane, &kind, &r.Seq, &r.Key, &r.Actor, &r.Reason); err != nil {
 			return err
 		}
+		r.Kind, r.Act.Lane = operations.KindOf(kind), r.Lane
 		g.Requests = append(g.Requests, r)
 	}
 	return rows.Err()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
 const (
@@ -77,7 +78,7 @@ func (s *Store) explore(ctx context.Context, tracker *holes.Tracker, identity st
 	at := s.elapsed()
 	tracker.Listed(listed, at)
 	v.full = len(listed) == mostListed
-	found, err := s.probe(ctx, s.db, tracker.Open())
+	found, err := db.Probe(ctx, s.box.DB, tracker.Open())
 	if err != nil {
 		*tracker = before // the list alone proves nothing
 		return err
@@ -96,7 +97,7 @@ func (s *Store) elapsed() time.Duration { return time.Since(s.born) }
 // list returns the numbers above the tip, ascending, and asserts that the database is the
 // one leased.
 func (s *Store) list(ctx context.Context, tip int64, identity string, v *sight) (seqs []int64, err error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT 0 AS seq, CONCAT(id, '/', epoch) AS identity, `+now+` AS at FROM postrider_info
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT 0 AS seq, CONCAT(id, '/', epoch) AS identity, `+db.Now+` AS at FROM postrider_info
 		UNION ALL (SELECT -1, id, 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
 		UNION ALL (SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?)`, s.eye.seen.seq, tip, mostListed)
 	if err != nil {
@@ -129,23 +130,10 @@ func (s *Store) list(ctx context.Context, tip int64, identity string, v *sight) 
 		return nil, err
 	}
 	if again { // another row has a number that was read
-		return nil, s.refuseReset(ctx, s.db, s.eye.seen.seq)
+		return nil, s.refuseReset(ctx, s.box.DB, s.eye.seen.seq)
 	}
 	slices.Sort(seqs) // a union promises no order
 	return seqs, nil
-}
-
-// probe returns the numbers among the holes whose rows are visible. It looks for the
-// highest first: a row that is found has no predecessor that was missed by a statement before.
-func (s *Store) probe(ctx context.Context, q querier, open holes.Set) (found []int64, err error) {
-	for end := len(open); end > 0; end -= mostRanges {
-		some, err := list[int64](ctx, q, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(open[max(0, end-mostRanges):end]))
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, some...)
-	}
-	return found, nil
 }
 
 // bury drops the holes that will never have a row.
@@ -155,7 +143,7 @@ func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
 		return nil
 	}
 	s.eye.asked = began
-	seconds, err := s.oldest(ctx, s.db)
+	seconds, err := s.oldest(ctx, s.box.DB)
 	if err != nil {
 		return err
 	}
@@ -180,14 +168,14 @@ func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
 
 // dirty returns which of some numbers have a row, committed or not.
 func (s *Store) dirty(ctx context.Context, set holes.Set) (alive []int64, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+	tx, err := s.box.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
 	if err != nil {
 		return nil, err
 	}
 	for len(set) > 0 && err == nil {
-		n := min(len(set), mostRanges)
+		n := min(len(set), db.MostRanges)
 		var some []int64
-		some, err = list[int64](ctx, tx, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(set[:n]))
+		some, err = db.List[int64](ctx, tx, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+db.Within(set[:n]))
 		alive, set = append(alive, some...), set[n:]
 	}
 	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -19,7 +20,7 @@ import (
 var files embed.FS
 
 // Version is the schema version that this package needs.
-const Version = 4
+const Version = db.Version
 
 type migration struct {
 	version int
@@ -27,7 +28,7 @@ type migration struct {
 }
 
 func migrations() []migration {
-	return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}}
+	return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}, {5, "office"}}
 }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
@@ -37,9 +38,6 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 `
 
-// now is the server's time in microseconds since 1970, whatever the session's time zone.
-const now = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
-
 // uuid is a UUIDv7 as a text.
 const uuid = `LOWER(CONCAT(
         LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 65536000), 8, '0'), '-',
@@ -48,16 +46,8 @@ const uuid = `LOWER(CONCAT(
 
 // SchemaVersion implements ops.Migrator.
 func (s desk) SchemaVersion(ctx context.Context) (have, want int, err error) {
-	have, err = s.schemaVersion(ctx, s.db)
+	have, err = s.box.SchemaVersion(ctx, s.box.DB)
 	return have, Version, err
-}
-
-func (s *Store) schemaVersion(ctx context.Context, q querier) (n int, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(version), 0) FROM postrider_migration`).Scan(&n)
-	if noTable(err) {
-		return 0, nil
-	}
-	return n, s.wrap("read the schema version", err)
 }
 
 // Migrate implements ops.Migrator. MySQL commits every statement that changes a table by
@@ -83,7 +73,7 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 		return nil, fmt.Errorf("mysql: migrate to version %d: this program knows 1 to %d, and -1 for nothing", target, Version)
 	}
 	if req.DryRun {
-		have, err := s.schemaVersion(ctx, s.db)
+		have, err := s.box.SchemaVersion(ctx, s.box.DB)
 		if err != nil {
 			return nil, err
 		}
@@ -91,18 +81,18 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 		if err != nil || !req.Adopt || have != Version || target != Version {
 			return steps, err
 		}
-		_, is, err := s.setBack(ctx, s.db)
+		_, is, err := s.setBack(ctx, s.box.DB)
 		if is {
 			steps = append(steps, ops.Step{Version: Version, Name: "adopt"})
 		}
-		return steps, s.wrap("adopt", err)
+		return steps, s.box.Wrap("adopt", err)
 	}
-	conn, err := s.db.Conn(ctx)
+	conn, err := s.box.DB.Conn(ctx)
 	if err != nil {
-		return nil, s.wrap("migrate", err)
+		return nil, s.box.Wrap("migrate", err)
 	}
 	steps, err := s.migrate(ctx, conn, req, target)
-	return steps, errors.Join(err, s.wrap("migrate", conn.Close()))
+	return steps, errors.Join(err, s.box.Wrap("migrate", conn.Close()))
 }
 
 // migrate does the steps under a lock of the server, which its session holds.
@@ -117,13 +107,13 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 		err = errors.New("another migration is running: wait for its end")
 	}
 	if err != nil {
-		return nil, s.wrap("migrate", err)
+		return nil, s.box.Wrap("migrate", err)
 	}
 	defer func() {
 		// Its result says nothing: the lock ends with the session at the latest.
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `DO RELEASE_LOCK(CONCAT('postrider_migrate.', DATABASE()))`)
 	}()
-	have, err := s.schemaVersion(ctx, conn)
+	have, err := s.box.SchemaVersion(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -143,14 +133,14 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 		}
 		for _, statement := range split(text) {
 			if _, err := conn.ExecContext(ctx, statement); err != nil {
-				return nil, s.wrap(fmt.Sprintf("migrate: step %d %s", steps[i].Version, steps[i].Name), err)
+				return nil, s.box.Wrap(fmt.Sprintf("migrate: step %d %s", steps[i].Version, steps[i].Name), err)
 			}
 		}
 		steps[i].Took = time.Since(start)
 	}
 	if target == Version {
 		if err := s.guard(ctx, conn); err != nil {
-			return nil, s.wrap("migrate: guard the journal", err)
+			return nil, s.box.Wrap("migrate: guard the journal", err)
 		}
 	}
 	if req.Adopt && target == Version {
@@ -158,20 +148,20 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 		if step != nil {
 			steps = append(steps, *step)
 		}
-		return steps, s.wrap("adopt", err)
+		return steps, s.box.Wrap("adopt", err)
 	}
 	return steps, nil
 }
 
 // lanesFor is the number of lanes that a step is made for. A first migration that was
 // broken off has left it, and maybe tables with it.
-func (s *Store) lanesFor(ctx context.Context, q querier, have, asked int) (lanes int, err error) {
+func (s *Store) lanesFor(ctx context.Context, q db.Querier, have, asked int) (lanes int, err error) {
 	err = q.QueryRowContext(ctx, `SELECT lanes FROM postrider_info`).Scan(&lanes)
 	switch {
-	case noTable(err), errors.Is(err, sql.ErrNoRows):
+	case db.NoTable(err), errors.Is(err, sql.ErrNoRows):
 		return cmp.Or(asked, DefaultLanes), nil
 	case err != nil:
-		return 0, s.wrap("migrate", err)
+		return 0, s.box.Wrap("migrate", err)
 	case have == 0 && asked != 0 && asked != lanes:
 		return 0, &store.UnusableError{
 			What: fmt.Sprintf("a migration for %d lanes was broken off, and %d are asked for", lanes, asked),
@@ -221,11 +211,11 @@ func script(step ops.Step, lanes int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("mysql: %w", err)
 	}
-	text := strings.NewReplacer("{{lanes}}", strconv.Itoa(lanes), "{{now}}", now, "{{uuid}}", uuid).Replace(string(body))
+	text := strings.NewReplacer("{{lanes}}", strconv.Itoa(lanes), "{{now}}", db.Now, "{{uuid}}", uuid).Replace(string(body))
 	switch {
 	case !step.Down:
 		return fmt.Sprintf("%s%s\nINSERT INTO postrider_migration (version, name, applied_at) VALUES (%d, '%s', %s);\n",
-			migrationTable, text, step.Version, step.Name, now), nil
+			migrationTable, text, step.Version, step.Name, db.Now), nil
 	case step.Version == 1:
 		return text + "DROP TABLE postrider_migration;\n", nil
 	}

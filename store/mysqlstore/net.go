@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -35,13 +36,13 @@ func (s *Store) drop(ctx context.Context, dead holes.Set) error {
 	if len(dead) == 0 {
 		return nil
 	}
-	noted, err := s.dropped(ctx, s.db, dead[0].First-1, mostRanges*mostRanges, dead[len(dead)-1].Last)
+	noted, err := s.dropped(ctx, s.box.DB, dead[0].First-1, db.MostRanges*db.MostRanges, dead[len(dead)-1].Last)
 	if err != nil {
 		return err
 	}
 	for dead = dead.Minus(holes.Set{}.Or(noted)); len(dead) > 0; {
 		n := min(len(dead), 1000)
-		if err := s.note(ctx, s.db, dead[:n]); err != nil {
+		if err := s.note(ctx, s.box.DB, dead[:n]); err != nil {
 			return err
 		}
 		dead = dead[n:]
@@ -49,16 +50,16 @@ func (s *Store) drop(ctx context.Context, dead holes.Set) error {
 	return nil
 }
 
-func (s *Store) note(ctx context.Context, q querier, set holes.Set) error {
+func (s *Store) note(ctx context.Context, q db.Querier, set holes.Set) error {
 	if len(set) == 0 {
 		return nil
 	}
 	var args []any
 	for _, r := range set {
-		args = append(args, s.opts.Pipe, r.Last, r.First)
+		args = append(args, s.box.Pipe, r.Last, r.First)
 	}
 	_, err := q.ExecContext(ctx, `INSERT INTO postrider_dropped (pipe, high, low, dropped_at) VALUES `+
-		strings.TrimSuffix(strings.Repeat(`(?, ?, ?, `+now+`), `, len(set)), ", ")+
+		strings.TrimSuffix(strings.Repeat(`(?, ?, ?, `+db.Now+`), `, len(set)), ", ")+
 		` ON DUPLICATE KEY UPDATE low = LEAST(low, VALUES(low)), dropped_at = VALUES(dropped_at)`, args...)
 	return err
 }
@@ -66,8 +67,8 @@ func (s *Store) note(ctx context.Context, q querier, set holes.Set) error {
 // dropped returns ranges of numbers that were given up and end above a number, ascending
 // by their ends, and none that begins above the last one. Ranges that two instances noted
 // at the same time can overlap.
-func (s *Store) dropped(ctx context.Context, q querier, above int64, most int, last int64) (set holes.Set, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? AND low <= ? ORDER BY high LIMIT ?`, s.opts.Pipe, above, last, most)
+func (s *Store) dropped(ctx context.Context, q db.Querier, above int64, most int, last int64) (set holes.Set, err error) {
+	rows, err := q.QueryContext(ctx, `SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? AND low <= ? ORDER BY high LIMIT ?`, s.box.Pipe, above, last, most)
 	if err != nil {
 		return nil, err
 	}
@@ -90,21 +91,21 @@ func (s *Store) sweep(ctx context.Context) error {
 	if began < e.sweepAt {
 		return nil
 	}
-	page, err := s.dropped(ctx, s.db, e.sweepFrom, sweepPage, 1<<62)
+	page, err := s.dropped(ctx, s.box.DB, e.sweepFrom, sweepPage, 1<<62)
 	if err != nil {
 		return err
 	}
 	e.sweepAt = began + sweepPages
 	var came []arrival
 	for some := page; len(some) > 0 && len(came) < sweepPage; {
-		n := min(len(some), mostRanges)
+		n := min(len(some), db.MostRanges)
 		if came, err = s.arrivals(ctx, some[:n], came); err != nil {
 			return err
 		}
 		some = some[n:]
 	}
 	if len(came) > 0 {
-		if err := again(ctx, func() error { return s.revive(ctx, came) }); err != nil {
+		if err := db.Again(ctx, func() error { return s.revive(ctx, came) }); err != nil {
 			return err
 		}
 		e.holes, e.asked, e.sweepFrom, e.sweepAt = holes.Tracker{}, 0, 0, 0
@@ -115,8 +116,8 @@ func (s *Store) sweep(ctx context.Context) error {
 		return nil
 	}
 	e.sweepFrom, e.sweepAt = 0, began+sweepEach
-	_, err = s.db.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND dropped_at < `+now+` - ? ORDER BY dropped_at LIMIT 10000`,
-		s.opts.Pipe, droppedFor.Microseconds())
+	_, err = s.box.DB.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND dropped_at < `+db.Now+` - ? ORDER BY dropped_at LIMIT 10000`,
+		s.box.Pipe, droppedFor.Microseconds())
 	return err
 }
 
@@ -128,7 +129,7 @@ type arrival struct {
 
 // arrivals adds the rows that are visible in some ranges, up to a page of them.
 func (s *Store) arrivals(ctx context.Context, set holes.Set, came []arrival) ([]arrival, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, lane FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+within(set)+` ORDER BY seq LIMIT ?`, sweepPage-len(came))
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, lane FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+db.Within(set)+` ORDER BY seq LIMIT ?`, sweepPage-len(came))
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (s *Store) revive(ctx context.Context, came []arrival) error {
 	for _, a := range came {
 		lanes[a.lane], all = append(lanes[a.lane], a.seq), append(all, a.seq)
 	}
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := s.box.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (s *Store) revive(ctx context.Context, came []arrival) error {
 
 func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][]int64, came holes.Set) error {
 	ids := slices.Sorted(maps.Keys(lanes))
-	positions, err := s.positions(ctx, tx, ids, " ORDER BY lane FOR UPDATE")
+	positions, err := s.box.Positions(ctx, tx, ids, " ORDER BY lane FOR UPDATE")
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 		p := positions[lane]
 		passed, _ := holes.Of(lanes[lane]).Split(p.At) // the others are read in their place
 		_, err := tx.ExecContext(ctx, `UPDATE postrider_progress SET holes = ?, owner = '', epoch = epoch + 1 WHERE pipe = ? AND lane = ?`,
-			holesText(p.Open.Or(passed)), s.opts.Pipe, lane)
+			db.HolesText(p.Open.Or(passed)), s.box.Pipe, lane)
 		if err != nil {
 			return err
 		}
@@ -189,7 +190,7 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 		if slices.Equal(left, holes.Set{r}) {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND high = ?`, s.opts.Pipe, r.Last); err != nil {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM postrider_dropped WHERE pipe = ? AND high = ?`, s.box.Pipe, r.Last); err != nil {
 			return err
 		}
 		for len(left) > 0 {
@@ -200,18 +201,18 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 			left = left[n:]
 		}
 	}
-	return s.raise(ctx, tx, s.opts.Pipe, alarmLate, came.Count())
+	return s.raise(ctx, tx, s.box.Pipe, alarmLate, came.Count())
 }
 
 // raise adds to an alarm.
-func (s *Store) raise(ctx context.Context, q querier, pipe, kind string, n int64) error {
-	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES (?, ?, ?, `+now+`)
+func (s *Store) raise(ctx context.Context, q db.Querier, pipe, kind string, n int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES (?, ?, ?, `+db.Now+`)
 		ON DUPLICATE KEY UPDATE n = n + VALUES(n), at = VALUES(at)`, pipe, kind, n)
 	return err
 }
 
 // alarms are what a person must see to.
-func (s *Store) alarms(ctx context.Context, q querier, at int64, st *ops.Status) error {
+func (s *Store) alarms(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	top, reset, err := s.setBack(ctx, q)
 	if err != nil {
 		return err
@@ -220,7 +221,7 @@ func (s *Store) alarms(ctx context.Context, q querier, at int64, st *ops.Status)
 		st.Alarms = append(st.Alarms, resetError(top).Error())
 	}
 	var n, last int64
-	err = q.QueryRowContext(ctx, `SELECT n, at FROM postrider_alarm WHERE pipe = ? AND kind = ?`, s.opts.Pipe, alarmLate).Scan(&n, &last)
+	err = q.QueryRowContext(ctx, `SELECT n, at FROM postrider_alarm WHERE pipe = ? AND kind = ?`, s.box.Pipe, alarmLate).Scan(&n, &last)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}

@@ -129,17 +129,17 @@ func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := s.dropped(t.Context(), s.db, 0, 100, 100)
+		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100)
 		if want := (holes.Set{{First: 1, Last: 2}, {First: 4, Last: 4}, {First: 5, Last: 9}, {First: 10, Last: 11}, {First: 12, Last: 12}, {First: 13, Last: 14}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}
-		if _, err := s.db.ExecContext(t.Context(), `UPDATE postrider_dropped SET dropped_at = dropped_at - ? WHERE high < 12`, (2 * droppedFor).Microseconds()); err != nil {
+		if _, err := s.box.DB.ExecContext(t.Context(), `UPDATE postrider_dropped SET dropped_at = dropped_at - ? WHERE high < 12`, (2 * droppedFor).Microseconds()); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		got, err = s.dropped(t.Context(), s.db, 0, 100, 100)
+		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
 		if want := (holes.Set{{First: 12, Last: 12}, {First: 13, Last: 14}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("after a day: noted %v, want %v; error %v", got, want, err)
 		}
@@ -152,11 +152,11 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		s := New(newOutbox(t, server, 1), nil)
 		for _, set := range []holes.Set{{{First: 9, Last: 10}}, {{First: 3, Last: 12}}} {
-			if err := s.note(t.Context(), s.db, set); err != nil {
+			if err := s.note(t.Context(), s.box.DB, set); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.db.ExecContext(t.Context(), `INSERT INTO postrider_outbox (seq, topic) VALUES (7, 't')`); err != nil {
+		if _, err := s.box.DB.ExecContext(t.Context(), `INSERT INTO postrider_outbox (seq, topic) VALUES (7, 't')`); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.sweep(t.Context()); !errors.Is(err, store.ErrIdentity) {
@@ -165,7 +165,7 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 		if err := s.sweep(t.Context()); err != nil {
 			t.Errorf("the second sweep: %v", err)
 		}
-		got, err := s.dropped(t.Context(), s.db, 0, 100, 100)
+		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100)
 		if want := (holes.Set{{First: 3, Last: 6}, {First: 9, Last: 10}, {First: 8, Last: 12}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}
@@ -173,7 +173,7 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 		if err := s.drop(t.Context(), holes.Set{{First: 5, Last: 12}}); err != nil {
 			t.Fatal(err)
 		}
-		got, err = s.dropped(t.Context(), s.db, 0, 100, 100)
+		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
 		if want := (holes.Set{{First: 3, Last: 6}, {First: 7, Last: 7}, {First: 9, Last: 10}, {First: 8, Last: 12}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}

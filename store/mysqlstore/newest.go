@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
 // Newest returns the newest messages of the outbox, at most n, the newest first,
@@ -12,20 +13,20 @@ import (
 // fewer messages where these take more, but one at least; with 0 it returns n
 // without payloads.
 func (s desk) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
-	columns := messageColumns
+	columns := db.MessageColumns
 	if bodies == 0 {
 		columns = strings.Replace(columns, "payload", "''", 1)
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT `+columns+` FROM postrider_outbox ORDER BY seq DESC LIMIT ?`, n)
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT `+columns+` FROM postrider_outbox ORDER BY seq DESC LIMIT ?`, n)
 	if err != nil {
-		return nil, s.wrap("read the newest messages", err)
+		return nil, s.box.Wrap("read the newest messages", err)
 	}
 	defer rows.Close()
 	var msgs []postrider.Message
 	for size := 0; rows.Next(); {
-		m, err := scanMessage(rows, nil)
+		m, err := db.ScanMessage(rows)
 		if err != nil {
-			return nil, s.wrap("read the newest messages", err)
+			return nil, s.box.Wrap("read the newest messages", err)
 		}
 		if size > bodies {
 			break
@@ -33,11 +34,11 @@ func (s desk) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, e
 		size += len(m.Payload)
 		msgs = append(msgs, m)
 	}
-	return msgs, s.wrap("read the newest messages", rows.Err())
+	return msgs, s.box.Wrap("read the newest messages", rows.Err())
 }
 
 // Topics lists the topics of the newest 2,000 messages.
 func (s desk) Topics(ctx context.Context) ([]string, error) {
-	found, err := list[string](ctx, s.db, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) AS newest ORDER BY topic`)
-	return found, s.wrap("list topics", err)
+	found, err := db.List[string](ctx, s.box.DB, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) AS newest ORDER BY topic`)
+	return found, s.box.Wrap("list topics", err)
 }

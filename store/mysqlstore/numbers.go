@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -22,7 +23,7 @@ var counterText = regexp.MustCompile(`\bAUTO_INCREMENT=(\d+)`)
 
 // counter returns the next number that the outbox draws. What the information schema
 // says of it may be a day old.
-func (s *Store) counter(ctx context.Context, q querier) (next int64, err error) {
+func (s *Store) counter(ctx context.Context, q db.Querier) (next int64, err error) {
 	var table, text string
 	if err := q.QueryRowContext(ctx, `SHOW CREATE TABLE postrider_outbox`).Scan(&table, &text); err != nil {
 		return 0, err
@@ -36,7 +37,7 @@ func (s *Store) counter(ctx context.Context, q querier) (next int64, err error) 
 
 // setBack reports whether numbers began again below a position, and the highest number that
 // any pipe has passed.
-func (s *Store) setBack(ctx context.Context, q querier) (top int64, is bool, err error) {
+func (s *Store) setBack(ctx context.Context, q db.Querier) (top int64, is bool, err error) {
 	err = q.QueryRowContext(ctx, `SELECT n FROM postrider_alarm WHERE pipe = '' AND kind = ?`, alarmReset).Scan(&top)
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
 		return top, err == nil, err
@@ -49,7 +50,7 @@ func (s *Store) setBack(ctx context.Context, q querier) (top int64, is bool, err
 }
 
 // numbering refuses an outbox whose numbers began again.
-func (s *Store) numbering(ctx context.Context, q querier) error {
+func (s *Store) numbering(ctx context.Context, q db.Querier) error {
 	top, is, err := s.setBack(ctx, q)
 	if err == nil && is {
 		err = s.refuseReset(ctx, q, top)
@@ -58,8 +59,8 @@ func (s *Store) numbering(ctx context.Context, q querier) error {
 }
 
 // refuseReset notes it, so that it is not forgotten when the numbers have come up again.
-func (s *Store) refuseReset(ctx context.Context, q querier, top int64) error {
-	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES ('', ?, ?, `+now+`) ON DUPLICATE KEY UPDATE n = GREATEST(n, VALUES(n))`, alarmReset, top)
+func (s *Store) refuseReset(ctx context.Context, q db.Querier, top int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_alarm (pipe, kind, n, at) VALUES ('', ?, ?, `+db.Now+`) ON DUPLICATE KEY UPDATE n = GREATEST(n, VALUES(n))`, alarmReset, top)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (s *Store) adopt(ctx context.Context, conn *sql.Conn, actor string) (*ops.S
 	if err != nil || !is {
 		return nil, err
 	}
-	alive, err := list[string](ctx, conn, `SELECT instance FROM postrider_relay WHERE alive_until > `+now+` AND alive_until <= `+now+` + 2 * ttl ORDER BY instance`)
+	alive, err := db.List[string](ctx, conn, `SELECT instance FROM postrider_relay WHERE alive_until > `+db.Now+` AND alive_until <= `+db.Now+` + 2 * ttl ORDER BY instance`)
 	if err == nil && len(alive) > 0 {
 		err = &store.UnusableError{What: "relays are at work: " + strings.Join(alive, ", "), Fix: "stop them, then adopt the outbox"}
 	}
@@ -99,17 +100,17 @@ func (s *Store) adopt(ctx context.Context, conn *sql.Conn, actor string) (*ops.S
 	// Numbers that are drawn from here on are above those of all moved rows.
 	const drawnMeanwhile = 10_000_000
 	behind := top + next + drawnMeanwhile
-	for _, st := range []statement{
-		{query: fmt.Sprintf(`ALTER TABLE postrider_outbox AUTO_INCREMENT = %d`, behind)},
-		{query: `UPDATE postrider_outbox SET seq = seq + ? WHERE seq < ? ORDER BY seq DESC`, args: []any{top, behind}},
-		{query: `UPDATE postrider_info SET epoch = epoch + 1`},
-		{query: `DELETE FROM postrider_alarm WHERE pipe = '' AND kind = ?`, args: []any{alarmReset}},
+	for _, st := range []db.Statement{
+		{Query: fmt.Sprintf(`ALTER TABLE postrider_outbox AUTO_INCREMENT = %d`, behind)},
+		{Query: `UPDATE postrider_outbox SET seq = seq + ? WHERE seq < ? ORDER BY seq DESC`, Args: []any{top, behind}},
+		{Query: `UPDATE postrider_info SET epoch = epoch + 1`},
+		{Query: `DELETE FROM postrider_alarm WHERE pipe = '' AND kind = ?`, Args: []any{alarmReset}},
 	} {
-		if _, err := conn.ExecContext(ctx, st.query, st.args...); err != nil {
+		if _, err := conn.ExecContext(ctx, st.Query, st.Args...); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := s.write(ctx, conn, ops.JournalEntry{Actor: actor, Act: "adopt"}, sql.NullInt64{}); err != nil {
+	if _, err := s.box.Note(ctx, conn, &ops.JournalEntry{Actor: actor, Act: "adopt"}, sql.NullInt64{}); err != nil {
 		return nil, err
 	}
 	return &ops.Step{Version: Version, Name: "adopt", Took: time.Since(start)}, nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
 // portion is the part of a page that a read requests. It shrinks each time a read times out,
@@ -57,8 +58,8 @@ func (p *portion) learn(ctx context.Context, err error) {
 // timedOut reports whether the server or a proxy ended a statement that took too long:
 // max_execution_time of MySQL, max_statement_time of MariaDB, KILL QUERY.
 func timedOut(err error) bool {
-	switch code(err) {
-	case errQueryTimeout, errStatementTimeout, errInterrupted:
+	switch db.Code(err) {
+	case db.ErrQueryTimeout, db.ErrStatementTimeout, db.ErrInterrupted:
 		return true
 	}
 	return false

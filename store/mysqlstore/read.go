@@ -2,8 +2,6 @@ package mysqlstore
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -12,10 +10,8 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
-
-// messageColumns are the columns of a message in either table.
-const messageColumns = "id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before, created_at"
 
 // unbounded is how many records a read without a limit takes from one lane.
 const unbounded = 10_000
@@ -33,7 +29,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 func (s *Store) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
 	lanes, err := s.scan(ctx, reads)
 	if err != nil {
-		return nil, s.wrap("read", err)
+		return nil, s.box.Wrap("read", err)
 	}
 	batches := make([]store.Batch, 0, len(reads))
 	spent := 0
@@ -49,7 +45,7 @@ func (s *Store) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 			lanes[i].fill(&p)
 		}
 		if err != nil {
-			return nil, s.wrap(fmt.Sprintf("read lane %d", r.Lane), err)
+			return nil, s.box.Wrap(fmt.Sprintf("read lane %d", r.Lane), err)
 		}
 		spent += p.size
 		batches = append(batches, b)
@@ -90,8 +86,9 @@ type scanned struct {
 
 // head is a row without its body.
 type head struct {
-	seq  int64
-	size int
+	seq    int64
+	size   int
+	passes bool // the filter of the pipe
 }
 
 type record struct {
@@ -166,37 +163,7 @@ func (s *Store) settledPositions(ctx context.Context, reads []store.LaneRead) (m
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	return s.positions(ctx, s.db, lanes, "")
-}
-
-// positions returns the settled positions of lanes. suffix ends the query.
-func (s *Store) positions(ctx context.Context, q querier, lanes []store.Lane, suffix string) (map[store.Lane]holes.Position, error) {
-	rows, err := q.QueryContext(ctx, `SELECT lane, pos, holes FROM postrider_progress WHERE pipe = ? AND lane IN (`+numbers(lanes)+`)`+suffix, s.opts.Pipe)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	found := map[store.Lane]holes.Position{}
-	for rows.Next() {
-		var lane store.Lane
-		var pos int64
-		var text string
-		if err := rows.Scan(&lane, &pos, &text); err != nil {
-			return nil, err
-		}
-		if found[lane], err = position(pos, text); err != nil {
-			return nil, err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	for _, lane := range lanes {
-		if _, ok := found[lane]; !ok {
-			return nil, fmt.Errorf("lane %d does not exist", lane)
-		}
-	}
-	return found, nil
+	return s.box.Positions(ctx, s.box.DB, lanes, "")
 }
 
 // heads reads numbers and sizes of late rows and of those behind the position, of all
@@ -204,7 +171,11 @@ func (s *Store) positions(ctx context.Context, q querier, lanes []store.Lane, su
 // that is no hole is visible to it. The index is forced: through another one the server
 // would visit uncommitted rows one by one.
 func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scanned) error {
-	const from = `SELECT %d AS i, %d AS late, seq, size FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = %d AND `
+	filter, err := s.filterOf(ctx)
+	if err != nil {
+		return err
+	}
+	from := `SELECT %d AS i, %d AS late, seq, size, ` + db.Filtered(filter, "") + ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = %d AND `
 	var parts []string
 	for i := range lanes {
 		l, r := &lanes[i], reads[i]
@@ -212,18 +183,18 @@ func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scann
 			continue
 		}
 		if len(l.late) > 0 {
-			l.lateCut = len(l.late) > mostRanges
-			some := l.late[:min(len(l.late), mostRanges)]
-			parts = append(parts, fmt.Sprintf(`(`+from+`%s ORDER BY seq LIMIT %d)`, i, 1, r.Lane, within(some), limit(r)))
+			l.lateCut = len(l.late) > db.MostRanges
+			some := l.late[:min(len(l.late), db.MostRanges)]
+			parts = append(parts, fmt.Sprintf(`(`+from+`%s ORDER BY seq LIMIT %d)`, i, 1, r.Lane, db.Within(some), looked(r, filter)))
 		}
 		if l.from.At < l.Tip {
-			parts = append(parts, fmt.Sprintf(`(`+from+`seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, i, 0, r.Lane, l.from.At, l.Tip, limit(r)))
+			parts = append(parts, fmt.Sprintf(`(`+from+`seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, i, 0, r.Lane, l.from.At, l.Tip, looked(r, filter)))
 		}
 	}
 	if len(parts) == 0 {
 		return nil
 	}
-	rows, err := s.db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	rows, err := s.box.DB.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
 	if err != nil {
 		return err
 	}
@@ -232,7 +203,7 @@ func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scann
 		var i int
 		var late bool
 		var h head
-		if err := rows.Scan(&i, &late, &h.seq, &h.size); err != nil {
+		if h.passes, err = db.ScanFiltered(rows, filter, &i, &late, &h.seq, &h.size); err != nil {
 			return err
 		}
 		if late {
@@ -246,9 +217,36 @@ func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scann
 		bySeq := func(a, b head) int { return int(a.seq - b.seq) }
 		slices.SortFunc(l.lateRows, bySeq) // a union promises no order
 		slices.SortFunc(l.rows, bySeq)
-		l.lateFull, l.rowsFull = len(l.lateRows) == limit(reads[i]), len(l.rows) == limit(reads[i])
+		l.lateFull, l.rowsFull = len(l.lateRows) == looked(reads[i], filter), len(l.rows) == looked(reads[i], filter)
 	}
 	return rows.Err()
+}
+
+// looked is how many rows of a lane one read looks at: where a filter leaves out most of
+// them, more than it returns.
+func looked(r store.LaneRead, filter store.Filter) int {
+	const filtered = 2000
+	if filter.IsZero() {
+		return limit(r)
+	}
+	return max(limit(r), filtered)
+}
+
+// filterOf is the pipe's filter, which never changes.
+func (s *Store) filterOf(ctx context.Context) (store.Filter, error) {
+	s.mu.Lock()
+	known := s.filter
+	s.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	filter, err := s.box.Filter(ctx, s.box.DB)
+	if err == nil {
+		s.mu.Lock()
+		s.filter = &filter
+		s.mu.Unlock()
+	}
+	return filter, err
 }
 
 // limit returns one record more than asked for, which shows that there is more.
@@ -267,7 +265,7 @@ func choose(reads []store.LaneRead, lanes []scanned) []int64 {
 	for i := range lanes {
 		l, r, size, n := &lanes[i], reads[i], 0, 0
 		for _, h := range slices.Concat(l.lateRows, l.rows) {
-			if h.seq > l.from.At && l.Open.Has(h.seq) {
+			if !h.passes || h.seq > l.from.At && l.Open.Has(h.seq) {
 				continue
 			}
 			fits := n == 0 || (r.MaxRecords <= 0 || n < r.MaxRecords) && (r.MaxBytes <= 0 || size+h.size <= r.MaxBytes)
@@ -299,18 +297,18 @@ func (s *Store) bodies(ctx context.Context, at int64, seqs []int64) (map[int64]*
 }
 
 func (s *Store) bodiesOf(ctx context.Context, at int64, seqs []int64, found map[int64]*record) error {
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, `+messageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+numbers(seqs)+`)`)
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+db.Numbers(seqs)+`)`)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		r := new(record)
-		if r.message, err = scanMessage(rows, []any{&r.meta.Seq}); err != nil {
+		if r.message, err = db.ScanMessage(rows, &r.meta.Seq); err != nil {
 			return err
 		}
 		if !r.message.NotBefore.IsZero() {
-			r.meta.DueIn = max(0, until(at, r.message.NotBefore.UnixMicro()))
+			r.meta.DueIn = max(0, db.Until(at, r.message.NotBefore.UnixMicro()))
 		}
 		found[r.meta.Seq] = r
 	}
@@ -321,7 +319,7 @@ func (s *Store) bodiesOf(ctx context.Context, at int64, seqs []int64, found map[
 func (l *scanned) fill(p *page) {
 	b, before := p.b, l.from
 	for _, h := range l.lateRows {
-		if !p.take(l.bodies, h.seq) {
+		if h.passes && !p.take(l.bodies, h.seq) {
 			_, left := l.late.Split(h.seq - 1)
 			l.leave(p, l.Position(before.At, left))
 			return
@@ -329,7 +327,7 @@ func (l *scanned) fill(p *page) {
 	}
 	if l.lateFull || l.lateCut {
 		// What was asked for is delivered: the rest of the late numbers comes next.
-		done := l.late[min(len(l.late), mostRanges)-1].Last
+		done := l.late[min(len(l.late), db.MostRanges)-1].Last
 		if l.lateFull {
 			done = l.lateRows[len(l.lateRows)-1].seq
 		}
@@ -342,7 +340,7 @@ func (l *scanned) fill(p *page) {
 		if l.Open.Has(h.seq) { // visible since the look: its predecessors may have been missed
 			continue
 		}
-		if !p.take(l.bodies, h.seq) {
+		if h.passes && !p.take(l.bodies, h.seq) {
 			l.leave(p, l.Position(at, nil))
 			return
 		}
@@ -398,53 +396,4 @@ func (p *page) add(m postrider.Message, meta store.Meta) bool {
 	}
 	p.b.Messages, p.b.Meta, p.size = append(p.b.Messages, m), append(p.b.Meta, meta), size
 	return true
-}
-
-// scanMessage scans a row whose message columns stand behind others.
-func scanMessage(rows *sql.Rows, before []any) (postrider.Message, error) {
-	var m postrider.Message
-	var headers string
-	var notBefore, created sql.NullInt64
-	dest := slices.Concat(before, []any{
-		&m.ID, &m.Topic, &m.Key, &m.Type, &m.Payload, &m.ContentType, &headers,
-		&m.Version, &m.SchemaVersion, &notBefore, &created,
-	})
-	if err := rows.Scan(dest...); err != nil {
-		return m, err
-	}
-	m.NotBefore, m.Time = moment(notBefore), moment(created)
-	if headers == "{}" {
-		return m, nil
-	}
-	m.Headers = headersOf(headers)
-	return m, nil
-}
-
-// unreadable is the header that holds the text of headers that are no JSON object. The
-// table refuses them; where checks were off, a lane does not halt for them.
-const unreadable = "unreadable-headers"
-
-func headersOf(text string) map[string]string {
-	var values map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &values); err != nil {
-		// Databases let line breaks stand in strings.
-		clean := strings.Map(func(r rune) rune {
-			if r < ' ' {
-				return ' '
-			}
-			return r
-		}, strings.ToValidUTF8(text, "\uFFFD"))
-		if json.Unmarshal([]byte(clean), &values) != nil {
-			return map[string]string{unreadable: strings.ToValidUTF8(clean[:min(len(clean), 1000)], "")}
-		}
-	}
-	headers := make(map[string]string, len(values))
-	for name, raw := range values {
-		var text string
-		if json.Unmarshal(raw, &text) != nil {
-			text = string(raw) // a foreign writer's number or list: better than a lane that stands
-		}
-		headers[name] = text
-	}
-	return headers
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
 // server is what a lease must know of the server that answers.
@@ -17,7 +18,7 @@ type server struct {
 
 // server looks at the settings of the server and refuses one that numbers rows otherwise
 // than this store's proof assumes.
-func (s *Store) server(ctx context.Context, q querier, nowUS int64) (server, error) {
+func (s *Store) server(ctx context.Context, q db.Querier, nowUS int64) (server, error) {
 	rows, err := q.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'hostname', 'port', 'server_id',
 		'version', 'auto_increment_increment', 'read_only', 'wsrep_on', 'innodb_autoinc_lock_mode')`)
 	if err != nil {
@@ -75,7 +76,7 @@ func refused(v map[string]string) error {
 // oldest returns how long the oldest statement of another session runs, in seconds,
 // rounded by the server, and -1 when none runs. Sessions that sleep, and the server's own
 // threads, draw no numbers.
-func (s *Store) oldest(ctx context.Context, q querier) (seconds int64, err error) {
+func (s *Store) oldest(ctx context.Context, q db.Querier) (seconds int64, err error) {
 	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(CASE WHEN COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')
 		AND USER NOT IN ('system user', 'event_scheduler') AND ID <> CONNECTION_ID() THEN GREATEST(TIME, 0) END), -1) FROM information_schema.PROCESSLIST`).Scan(&seconds)
 	return seconds, err
@@ -83,7 +84,7 @@ func (s *Store) oldest(ctx context.Context, q querier) (seconds int64, err error
 
 // seesAll reports whether the user may see the statements of all sessions: without the
 // privilege the server shows only the user's own, without an error.
-func (s *Store) seesAll(ctx context.Context, q querier) error {
+func (s *Store) seesAll(ctx context.Context, q db.Querier) error {
 	var user string
 	var may bool
 	err := q.QueryRowContext(ctx, `SELECT CURRENT_USER(), EXISTS (SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'PROCESS'

@@ -13,17 +13,13 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 )
 
 // onePacket is how many bytes of messages a settlement sends in one packet. A longer one
 // is sent statement by statement, each of which fits what servers take by default.
 const onePacket = 4 << 20
-
-// statement is a text with its arguments.
-type statement struct {
-	query string
-	args  []any
-}
 
 // Settle implements store.Store. Without records to park it is one statement; otherwise
 // one transaction in one packet, so that a process stopped inside it leaves nothing open.
@@ -40,11 +36,11 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 	s.mu.Lock()
 	identity := s.identity
 	s.mu.Unlock()
-	err = again(ctx, func() error {
+	err = db.Again(ctx, func() error {
 		lost, err = s.settle(ctx, identity, ordered)
 		return err
 	})
-	return lost, s.wrap("settle", err)
+	return lost, s.box.Wrap("settle", err)
 }
 
 func (s *Store) settle(ctx context.Context, identity string, ordered []store.Settlement) ([]store.Lane, error) {
@@ -54,20 +50,21 @@ func (s *Store) settle(ctx context.Context, identity string, ordered []store.Set
 	if err != nil {
 		return nil, err
 	}
-	var rest []statement
+	var rest []db.Statement
 	size := 0
+	x := operations.NewExecutor(s.box)
 	for i := range ordered {
-		more, err := s.consequences(call, &ordered[i])
+		more, err := s.consequences(ctx, x, call, &ordered[i])
 		if err != nil {
 			return nil, err
 		}
 		rest = append(rest, more...)
-		for j := range ordered[i].Park {
-			size += ordered[i].Park[j].Message.Size()
-		}
+	}
+	for _, st := range rest {
+		size += bytesOf(st.Args)
 	}
 	if len(rest) == 0 && len(fence) == 1 {
-		res, err := s.db.ExecContext(ctx, fence[0].query, fence[0].args...)
+		res, err := s.box.DB.ExecContext(ctx, fence[0].Query, fence[0].Args...)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +73,7 @@ func (s *Store) settle(ctx context.Context, identity string, ordered []store.Set
 		}
 		return s.lost(ctx, identity, ordered)
 	}
-	all := slices.Concat([]statement{{query: "START TRANSACTION"}}, fence, rest, []statement{{query: "COMMIT"}})
+	all := slices.Concat([]db.Statement{{Query: "START TRANSACTION"}}, fence, rest, []db.Statement{{Query: "COMMIT"}})
 	if err := s.transact(ctx, all, len(fence) == 1 && size <= onePacket); err != nil {
 		return nil, err
 	}
@@ -86,8 +83,8 @@ func (s *Store) settle(ctx context.Context, identity string, ordered []store.Set
 // transact runs the statements of a transaction on one connection, in one packet if that
 // is asked for. A statement that fails ends those behind it, and leaves the transaction
 // open: it is rolled back.
-func (s *Store) transact(ctx context.Context, all []statement, one bool) error {
-	conn, err := s.db.Conn(ctx)
+func (s *Store) transact(ctx context.Context, all []db.Statement, one bool) error {
+	conn, err := s.box.DB.Conn(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,12 +92,12 @@ func (s *Store) transact(ctx context.Context, all []statement, one bool) error {
 		var texts []string
 		var args []any
 		for _, st := range all {
-			texts, args = append(texts, st.query), append(args, st.args...)
+			texts, args = append(texts, st.Query), append(args, st.Args...)
 		}
 		_, err = conn.ExecContext(ctx, strings.Join(texts, ";\n"), args...)
 	} else {
 		for _, st := range all {
-			if _, err = conn.ExecContext(ctx, st.query, st.args...); err != nil {
+			if _, err = conn.ExecContext(ctx, st.Query, st.Args...); err != nil {
 				break
 			}
 		}
@@ -115,22 +112,22 @@ func (s *Store) transact(ctx context.Context, all []statement, one bool) error {
 
 // fence moves the lanes that are the caller's, at the epoch that he knows, and no others.
 // It takes several statements where positions are long.
-func (s *Store) fence(identity string, call int64, ordered []store.Settlement) ([]statement, error) {
-	var all []statement
+func (s *Store) fence(identity string, call int64, ordered []store.Settlement) ([]db.Statement, error) {
+	var all []db.Statement
 	var parts []string
 	var args []any
 	size := 0
 	end := func() {
 		query := `UPDATE postrider_progress p JOIN (` + strings.Join(parts, " UNION ALL ") + `) AS x ON p.lane = x.lane
 		SET p.epoch = p.epoch + 1, p.pos = COALESCE(x.pos, p.pos), p.holes = COALESCE(x.holes, p.holes), p.delivered = p.delivered + x.delivered,
-		p.settled_at = ` + now + `, p.settled_by = x.mark, p.settled_epoch = x.epoch, p.settled_call = ?
+		p.settled_at = ` + db.Now + `, p.settled_by = x.mark, p.settled_epoch = x.epoch, p.settled_call = ?
 		WHERE p.pipe = ? AND p.epoch = x.epoch AND p.owner = x.owner COLLATE utf8mb4_bin`
-		args = append(args, call, s.opts.Pipe)
+		args = append(args, call, s.box.Pipe)
 		if identity != "" {
 			query += ` AND EXISTS (SELECT 1 FROM postrider_info WHERE CONCAT(id, '/', epoch) = ?)`
 			args = append(args, identity)
 		}
-		all = append(all, statement{query, args})
+		all = append(all, db.Statement{Query: query, Args: args})
 		parts, args, size = nil, nil, 0
 	}
 	for i := range ordered {
@@ -141,7 +138,7 @@ func (s *Store) fence(identity string, call int64, ordered []store.Settlement) (
 			if err != nil {
 				return nil, fmt.Errorf("lane %d: %w", st.Lane, err)
 			}
-			text := holesText(p.Open)
+			text := db.HolesText(p.Open)
 			if size += len(text); size > onePacket && len(parts) > 0 {
 				end()
 				size = len(text)
@@ -161,8 +158,8 @@ func (s *Store) lost(ctx context.Context, identity string, ordered []store.Settl
 	for i := range ordered {
 		lanes = append(lanes, ordered[i].Lane)
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, CONCAT(i.id, '/', i.epoch) FROM postrider_progress p
-		JOIN postrider_info i WHERE p.pipe = ? AND p.lane IN (`+numbers(lanes)+`)`, s.opts.Pipe)
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, CONCAT(i.id, '/', i.epoch) FROM postrider_progress p
+		JOIN postrider_info i WHERE p.pipe = ? AND p.lane IN (`+db.Numbers(lanes)+`)`, s.box.Pipe)
 	if err != nil {
 		return nil, err
 	}
@@ -200,8 +197,8 @@ func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.
 
 // consequences are what a settlement does beside its position, on condition that this
 // call has moved the lane.
-func (s *Store) consequences(call int64, st *store.Settlement) ([]statement, error) {
-	var all []statement
+func (s *Store) consequences(ctx context.Context, x *operations.Executor, call int64, st *store.Settlement) ([]db.Statement, error) {
+	var all []db.Statement
 	for i := range st.Park {
 		one, err := s.park(call, st.Lane, &st.Park[i])
 		if err != nil {
@@ -210,75 +207,80 @@ func (s *Store) consequences(call int64, st *store.Settlement) ([]statement, err
 		all = append(all, one)
 	}
 	if len(st.Unpark) > 0 {
-		all = append(all, statement{`DELETE k FROM postrider_parked k JOIN postrider_progress p ON p.pipe = k.pipe AND p.lane = k.lane
-			WHERE k.pipe = ? AND k.seq IN (` + numbers(st.Unpark) + `) AND k.lane = ? AND p.settled_call = ?`, []any{s.opts.Pipe, st.Lane, call}})
+		all = append(all, db.Statement{Query: `DELETE k FROM postrider_parked k JOIN postrider_progress p ON p.pipe = k.pipe AND p.lane = k.lane
+			WHERE k.pipe = ? AND k.seq IN (` + db.Numbers(st.Unpark) + `) AND k.lane = ? AND p.settled_call = ?`, Args: []any{s.box.Pipe, st.Lane, call}})
 	}
-	for _, id := range st.Requests {
-		all = append(all, s.execute(call, st.Lane, id)...)
+	if len(st.Requests) == 0 {
+		return all, nil
 	}
-	return all, nil
+	settled, err := s.behind(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	done, err := x.Statements(ctx, call, st, settled)
+	return append(all, done...), err
+}
+
+// behind is the position of a lane behind a settlement that counts.
+func (s *Store) behind(ctx context.Context, st *store.Settlement) (holes.Position, error) {
+	if st.Position != nil {
+		return holes.Decode(st.Position)
+	}
+	settled, err := s.box.Positions(ctx, s.box.DB, []store.Lane{st.Lane}, "")
+	return settled[st.Lane], err
+}
+
+// bytesOf is how long arguments are that may be long.
+func bytesOf(args []any) (n int) {
+	for _, arg := range args {
+		switch v := arg.(type) {
+		case string:
+			n += len(v)
+		case []byte:
+			n += len(v)
+		}
+	}
+	return n
 }
 
 // park puts a record into the parked table or changes it there. Its generation
 // and the time of its first failure stay.
-func (s *Store) park(call int64, lane store.Lane, p *store.Park) (statement, error) {
+func (s *Store) park(call int64, lane store.Lane, p *store.Park) (db.Statement, error) {
 	m := &p.Message
 	headers := "{}"
 	if len(m.Headers) > 0 {
 		text, err := json.Marshal(m.Headers)
 		if err != nil {
-			return statement{}, err
+			return db.Statement{}, err
 		}
 		headers = string(text)
 	}
 	failed, notBefore := `NULL`, any(nil)
 	if p.State == store.Dead || p.State == store.Retry {
-		failed = now
+		failed = db.Now
 	}
 	if !m.NotBefore.IsZero() {
 		notBefore = m.NotBefore.UnixMicro()
 	}
-	due, args := now, []any{s.opts.Pipe, p.Seq, lane, p.State.String(), p.Captures && m.Key != "" && (p.State == store.Retry || p.State == store.Dead)}
+	due, args := db.Now, []any{s.box.Pipe, p.Seq, lane, p.State.String(), p.Captures && m.Key != "" && (p.State == store.Retry || p.State == store.Dead)}
 	switch {
 	case p.State == store.Scheduled && !m.NotBefore.IsZero():
 		due, args = `?`, append(args, notBefore)
 	case p.State == store.Retry || p.State == store.Scheduled:
 		// Far times stay within the numbers of the database.
-		due, args = `LEAST(`+now+` + 0e0 + ?, 9e18)`, append(args, p.DueIn.Microseconds())
+		due, args = `LEAST(`+db.Now+` + 0e0 + ?, 9e18)`, append(args, p.DueIn.Microseconds())
 	}
 	payload := m.Payload
 	if payload == nil {
 		payload = []byte{}
 	}
 	args = append(args, p.Attempts, p.Class, p.Code, p.Error, []byte(m.ID), m.Topic, []byte(m.Key), m.Type, payload, m.ContentType, headers,
-		m.Version, m.SchemaVersion, notBefore, m.Time.UnixMicro(), s.opts.Pipe, lane, call)
-	return statement{"INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt," +
+		m.Version, m.SchemaVersion, notBefore, m.Time.UnixMicro(), s.box.Pipe, lane, call)
+	return db.Statement{Query: "INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt," +
 		" id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before, created_at)" +
 		` SELECT ?, ?, ?, ?, ?, ` + due + `, ?, ?, ?, ?, ` + failed + `, ` + failed + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 		FROM postrider_progress p WHERE p.pipe = ? AND p.lane = ? AND p.settled_call = ?
 		ON DUPLICATE KEY UPDATE state = VALUES(state), captures = VALUES(captures), due_at = VALUES(due_at), attempts = VALUES(attempts),
 		class = VALUES(class), code = VALUES(code), error = VALUES(error),
-		first_failed = COALESCE(first_failed, VALUES(first_failed)), last_attempt = COALESCE(VALUES(last_attempt), last_attempt)`, args}, nil
-}
-
-// execute does what a person asked for, once.
-func (s *Store) execute(call int64, lane store.Lane, id int64) []statement {
-	const open = ` WHERE r.id = ? AND r.pipe = ? AND r.lane = ? AND r.done_at IS NULL AND p.settled_call = ?`
-	const mine = ` JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane`
-	const record = ` JOIN postrider_parked k ON k.pipe = r.pipe AND k.lane = r.lane AND k.seq = r.seq`
-	args := []any{id, s.opts.Pipe, lane, call}
-	return []statement{
-		{`UPDATE postrider_request r` + mine + ` SET r.result = CASE WHEN EXISTS (SELECT 1 FROM postrider_parked k
-			WHERE k.pipe = r.pipe AND k.lane = r.lane AND k.seq = r.seq) THEN 'done' ELSE 'gone' END` + open, args},
-		{"INSERT INTO postrider_journal (at, actor, act, pipe, lane, seq, `key`, reason, result, records, request)" +
-			" SELECT " + now + ", COALESCE(NULLIF(TRIM(r.actor), ''), '" + nobody + "'), r.kind, r.pipe, r.lane, r.seq, COALESCE(k.`key`, ''), r.reason, r.result, k.seq IS NOT NULL, r.id" +
-			" FROM postrider_request r" + mine + " LEFT" + record + open, args},
-		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
-		// a message that a person sends again.
-		{"UPDATE postrider_request r" + mine + record + " SET k.attempts = 0, k.generation = k.generation + (k.state = 'dead'), k.due_at = " + now +
-			", k.captures = CASE WHEN k.state IN ('dead', 'retry') THEN k.`key` <> '' ELSE k.captures END," +
-			" k.state = CASE k.state WHEN 'dead' THEN 'retry' ELSE k.state END" + open + " AND r.kind = 'retry'", args},
-		{`DELETE k FROM postrider_request r` + mine + record + open + ` AND r.kind = 'discard'`, args},
-		{`UPDATE postrider_request r` + mine + ` SET r.done_at = ` + now + open, args},
-	}
+		first_failed = COALESCE(first_failed, VALUES(first_failed)), last_attempt = COALESCE(VALUES(last_attempt), last_attempt)`, Args: args}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -43,7 +44,7 @@ func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
 		}
 		r.Generation = int(generation.Int64)
 		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
-			*to = moment(at[i])
+			*to = db.Moment(at[i])
 		}
 		all = append(all, r)
 	}

@@ -283,7 +283,7 @@ func Warehouse(ctx context.Context, p Part) error {
 
 // sqlSchema is the schema where the dialect has schemas.
 func sqlSchema(d dialect.Dialect, schema string) string {
-	if d == dialect.SQLite {
+	if d != dialect.Postgres {
 		return ""
 	}
 	return schema

@@ -154,8 +154,11 @@ func maxGap(copies []copyAt) int {
 // outbox and for the demo's tables, and removes it at the end.
 func (d *run) ownSchema(ctx context.Context, name string) error {
 	u, err := url.Parse(d.set.Store)
+	if err == nil && (u.Scheme == "mysql" || u.Scheme == "mariadb") {
+		return d.ownDatabase(ctx, u, name)
+	}
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.Store))
+		return exit.Usagef("store %s: the demo runs on postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@HOST/DATABASE or, without --store, on SQLite", redact.Place(d.set.Store))
 	}
 	admin := d.set.Store
 	q := u.Query()
@@ -171,6 +174,36 @@ func (d *run) ownSchema(ctx context.Context, name string) error {
 			defer cancel()
 			if err := execOnce(ctx, admin, `DROP SCHEMA `+pgx.Identifier{name}.Sanitize()+` CASCADE`); err != nil {
 				d.opts.Logger.Warn("demo schema left behind", "schema", name, "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+// ownDatabase gives the run a database of its own on the user's server, for the outbox and
+// for the demo's tables, and removes it at the end.
+func (d *run) ownDatabase(ctx context.Context, u *url.URL, name string) error {
+	admin := d.set.Store
+	exec := func(ctx context.Context, stmt string) error {
+		ctx, cancel := context.WithTimeout(ctx, open.Timeout)
+		defer cancel()
+		db, _, err := open.SQL(admin, 1)
+		if err != nil {
+			return err
+		}
+		defer db.Close() // nothing is lost with the pool
+		_, err = db.ExecContext(ctx, stmt)
+		return err
+	}
+	u.Path = "/" + name
+	d.set.Store, d.stock = u.String(), u.String()
+	if err := exec(ctx, "CREATE DATABASE `"+name+"`"); err != nil {
+		return exit.Withf(exit.Unreachable, "demo: make a database: %w; check --store and that its user may create databases", err)
+	}
+	if !d.opts.Keep {
+		d.undo = append(d.undo, func() {
+			if err := exec(context.Background(), "DROP DATABASE `"+name+"`"); err != nil {
+				d.opts.Logger.Warn("demo database left behind", "database", name, "error", err)
 			}
 		})
 	}

@@ -43,5 +43,5 @@ func SQL(raw string, conns int) (*sql.DB, dialect.Dialect, error) {
 		db.SetMaxOpenConns(conns)
 		return db, dialect.SQLite, nil
 	}
-	return nil, 0, exit.Usagef("the demo runs on postgres:// and sqlite:, not on %s", redact.Word(scheme))
+	return nil, 0, exit.Usagef("the demo runs on postgres://, mysql:// and sqlite:, not on %s", redact.Word(scheme))
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/examples/orders"
+	"github.com/postrider/postrider/store/mysqlstore"
 	"github.com/postrider/postrider/store/sqlitestore"
 )
 
@@ -70,6 +71,10 @@ func open(dsn string) (*sql.DB, dialect.Dialect, error) {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		db, err := sql.Open("pgx", dsn)
 		return db, dialect.Postgres, err
+	}
+	if strings.HasPrefix(dsn, "mysql://") || strings.HasPrefix(dsn, "mariadb://") {
+		db, err := mysqlstore.OpenDB(dsn, nil)
+		return db, dialect.MySQL, err
 	}
 	db, err := sqlitestore.OpenDB(dsn)
 	return db, dialect.SQLite, err

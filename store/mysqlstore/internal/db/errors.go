@@ -1,0 +1,92 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+)
+
+// Numbers of MySQL's errors.
+const (
+	ErrDuplicate        = 1062
+	errNoDatabase       = 1049
+	ErrNoTable          = 1146
+	errAccess           = 1045
+	ErrAccessDB         = 1044
+	ErrTableDenied      = 1142
+	ErrColumnDenied     = 1143
+	errOptionPrevent    = 1290
+	errReadOnly         = 1792
+	errReadOnlyMode     = 1836
+	errLockWait         = 1205
+	errDeadlock         = 1213
+	errChanged          = 1020
+	ErrInterrupted      = 1317
+	ErrStatementTimeout = 1969 // MariaDB
+	ErrQueryTimeout     = 3024 // MySQL
+)
+
+// Code is the number of a server's error, 0 for another error.
+func Code(err error) uint16 {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+// NoTable reports that a table does not exist.
+func NoTable(err error) bool { return Code(err) == ErrNoTable }
+
+// Wrap says what failed, as a typed error where a person must act.
+func (o *Outbox) Wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch Code(err) {
+	case ErrNoTable:
+		return &store.SchemaError{Schema: "postrider", Have: 0, Want: Version}
+	case errNoDatabase:
+		return &store.UnusableError{What: "the database does not exist", Fix: "make it with CREATE DATABASE", Err: err}
+	case errAccess, ErrAccessDB:
+		return &store.UnusableError{What: "the server rejected our credentials", Fix: "check user and password, and GRANT the database to the user", Err: err}
+	case ErrTableDenied, ErrColumnDenied:
+		return &store.UnusableError{What: "the user lacks a privilege", Fix: "GRANT it", Err: err}
+	case errOptionPrevent, errReadOnly, errReadOnlyMode:
+		return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Err: err, Passing: true}
+	}
+	var forfeit *ops.ForfeitError
+	var runner *ops.RunnerError
+	if errors.As(err, &forfeit) || errors.As(err, &runner) {
+		return err
+	}
+	for _, typed := range []error{store.ErrSchema, store.ErrUnusable, store.ErrNotFound, store.ErrNoPipe, ops.ErrPipeExists, ops.ErrInvalidOrder} {
+		if errors.Is(err, typed) {
+			return err
+		}
+	}
+	return fmt.Errorf("mysql: %s: %w", what, err)
+}
+
+// Again runs fn until it fails in no way that passes when it is repeated unchanged, a
+// few times.
+func Again(ctx context.Context, fn func() error) error {
+	const tries = 5
+	var err error
+	for range tries {
+		if err = fn(); ctx.Err() != nil {
+			return err
+		}
+		switch Code(err) {
+		case errDeadlock, errLockWait, errChanged:
+		default:
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,61 @@
+package housekeeping
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/ops"
+)
+
+const (
+	actsKept    = 7 * 24 * time.Hour
+	journalKept = 400 * 24 * time.Hour
+	samplesKept = 400 * 24 * time.Hour
+	tidyBatch   = 10_000 // rows of one statement
+)
+
+// Tidy implements ops.Retainer. Relays and acts are also tidied by each heartbeat, and
+// there is one row of progress for each lane of a pipe.
+func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, error) {
+	if req.Acts <= 0 {
+		req.Acts = actsKept
+	}
+	if req.Journal <= 0 {
+		req.Journal = journalKept
+	}
+	done := ops.Tidied{}
+	for _, t := range []struct {
+		name, condition string
+		age             time.Duration
+	}{
+		{"act", `done_at < ` + db.Now + ` - ? ORDER BY id`, req.Acts},
+		{"journal", `at < ` + db.Now + ` - ? ORDER BY id`, max(req.Journal, actsKept)},
+		{"settled", `at < ` + db.Now + ` - ? ORDER BY pipe, at`, samplesKept},
+	} {
+		for {
+			var n int64
+			err := db.Again(ctx, func() error {
+				res, err := s.DB.ExecContext(ctx, `DELETE FROM postrider_`+t.name+` WHERE `+t.condition+` LIMIT ?`, t.age.Microseconds(), tidyBatch)
+				if err != nil {
+					return err
+				}
+				n, err = res.RowsAffected()
+				return err
+			})
+			if t.name == "journal" && db.Code(err) == db.ErrTableDenied {
+				break // by design only its owner may
+			}
+			if err != nil {
+				return done, s.Wrap("tidy", err)
+			}
+			if n > 0 {
+				done[t.name] += n
+			}
+			if n < tidyBatch {
+				break
+			}
+		}
+	}
+	return done, nil
+}
