@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/bench/clouds"
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
@@ -31,7 +32,7 @@ func (b *benchBroker) cpu() (time.Duration, error) {
 	if b.PID == 0 {
 		return 0, nil
 	}
-	return treeCPU(b.PID)
+	return proc.TreeCPU(b.PID)
 }
 
 func startBroker(ctx context.Context, name string) (*benchBroker, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
@@ -64,7 +65,7 @@ func (c *child) finish() (usage, error) {
 }
 
 func (c *child) end(took time.Duration) (usage, error) {
-	rss, err := peakRSS(c.cmd.Process.Pid)
+	rss, err := proc.PeakRSS(c.cmd.Process.Pid)
 	if err != nil {
 		return usage{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
@@ -110,7 +111,7 @@ func (w *wayCost) run(ctx context.Context, pg *testserver.Postgres, pool *pgxpoo
 	if err != nil {
 		return err
 	}
-	began, err := treeCPU(pg.PID)
+	began, err := proc.TreeCPU(pg.PID)
 	if err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (w *wayCost) run(ctx context.Context, pg *testserver.Postgres, pool *pgxpoo
 	if err != nil {
 		return fmt.Errorf("%s: %w", run, err)
 	}
-	ended, err := treeCPU(pg.PID)
+	ended, err := proc.TreeCPU(pg.PID)
 	if err != nil {
 		return err
 	}

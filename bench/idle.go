@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -122,8 +123,8 @@ func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserv
 	res.Postgres.Core = round((after.pg - before.pg).Seconds() / s)
 	res.Postgres.Transactions = round(float64(after.transactions-before.transactions) / s)
 	res.Postgres.WAL = round(float64(after.wal-before.wal) / s)
-	if res.Relay.RSS, err = residentNow(pid); err == nil {
-		res.Relay.Peak, err = peakRSS(pid)
+	if res.Relay.RSS, err = proc.Resident(pid); err == nil {
+		res.Relay.Peak, err = proc.PeakRSS(pid)
 	}
 	return res, err
 }
@@ -140,10 +141,10 @@ func idleSample(ctx context.Context, pool *pgxpool.Pool, pgPID, pid int) (s samp
 		return s, err
 	}
 	s.at = time.Now()
-	if s.relay, err = treeCPU(pid); err != nil {
+	if s.relay, err = proc.TreeCPU(pid); err != nil {
 		return s, err
 	}
-	s.pg, err = treeCPU(pgPID)
+	s.pg, err = proc.TreeCPU(pgPID)
 	return s, err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
@@ -104,7 +105,7 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	res.Messages = n
-	if res.Relay.RSS, err = peakRSS(relay.Process.Pid); err != nil {
+	if res.Relay.RSS, err = proc.PeakRSS(relay.Process.Pid); err != nil {
 		return nil, err
 	}
 	res.Gate, err = b.check(ctx, "bench", n)
@@ -147,7 +148,7 @@ func newWindow(pid int) *window {
 	w := &window{pid: pid, begun: make(chan struct{})}
 	time.AfterFunc((1+warmUp)*time.Second, func() {
 		w.at = time.Now()
-		w.cpu, w.err = treeCPU(pid)
+		w.cpu, w.err = proc.TreeCPU(pid)
 		close(w.begun)
 	})
 	return w
@@ -155,7 +156,7 @@ func newWindow(pid int) *window {
 
 func (w *window) fraction() (float64, error) {
 	<-w.begun
-	cpu, err := treeCPU(w.pid)
+	cpu, err := proc.TreeCPU(w.pid)
 	if err = errors.Join(err, w.err); err != nil {
 		return 0, err
 	}

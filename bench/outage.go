@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
@@ -131,10 +132,10 @@ type outageRun struct {
 // at the end. The second request makes the destination recover.
 func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outagePhase, r outageReport, err error) {
 	read := func() (relay, pg time.Duration, ins, upd int64, err error) {
-		if relay, err = treeCPU(o.pid); err != nil {
+		if relay, err = proc.TreeCPU(o.pid); err != nil {
 			return
 		}
-		if pg, err = treeCPU(o.pg.PID); err != nil {
+		if pg, err = proc.TreeCPU(o.pg.PID); err != nil {
 			return
 		}
 		ins, upd, err = o.parked(ctx)
@@ -165,7 +166,7 @@ func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outa
 		Relay: perMillion(relay1-relay0, n), Postgres: perMillion(pg1-pg0, n),
 		Core: round((relay1 - relay0 + pg1 - pg0).Seconds() / took.Seconds()), Inserts: ins1 - ins0, Updates: upd1 - upd0,
 	}
-	p.RSS, _ = residentNow(o.pid)
+	p.RSS, _ = proc.Resident(o.pid)
 	return p, r, err
 }
 

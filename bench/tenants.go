@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -144,7 +145,7 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 	if t.res.Flooded, err = f.between(committed, f.received, d.begin, d.end); err != nil {
 		return err
 	}
-	if t.res.RSS, err = peakRSS(t.pid); err != nil {
+	if t.res.RSS, err = proc.PeakRSS(t.pid); err != nil {
 		return err
 	}
 	t.res.Gate, err = t.s.b.check(ctx, "flood", t.c.messages)

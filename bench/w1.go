@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -110,7 +111,7 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 }
 
 func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) (r w1Round, err error) {
-	r.copyServer, err = used(func() (time.Duration, error) { return treeCPU(pg.PID) }, func() (err error) {
+	r.copyServer, err = used(func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }, func() (err error) {
 		r.copy.took, err = copyOut(ctx, pool)
 		return err
 	})
@@ -170,7 +171,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	if err != nil {
 		return err
 	}
-	database := func() (time.Duration, error) { return treeCPU(pg.PID) }
+	database := func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }
 	r.pgCPU, err = used(database, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
 			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), fault)

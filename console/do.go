@@ -335,14 +335,7 @@ func (q *request) pipeOf(v url.Values) (*ops.Pipe, error) {
 }
 
 func pipeTouches(p *ops.Pipe) []touch {
-	return []touch{{"Pipe", p.Name}, {"Carries", filterText(p.Filter)}, {"Relays alive", strconv.Itoa(p.Relays)}, {"Behind", "at most " + num(p.Behind)}, {"Parked", parkedText(p)}}
-}
-
-func parkedText(p *ops.Pipe) string {
-	if p.ParkedCapped {
-		return "at least " + num(p.Parked)
-	}
-	return num(p.Parked)
+	return []touch{{"Pipe", p.Name}, {"Carries", filterText(p.Filter)}, {"Relays alive", strconv.Itoa(p.Relays)}, {"Behind", "at most " + num(p.Behind)}, {"Parked", fig(figure{p.Parked, p.ParkedCapped, true})}}
 }
 
 func filterText(f store.Filter) string { return cmp.Or(f.String(), "everything") }

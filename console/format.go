@@ -19,16 +19,13 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"age": age, "ago": ago, "num": numOf, "fig": fig, "stamp": stamp, "rate": rateText, "iso": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"clock":  func(t time.Time) string { return t.UTC().Format("15:04:05") },
-		"moment": moment,
-		"query":  query, "seq": func(n int64) string { return strconv.FormatInt(n, 10) },
+		"moment": moment, "query": query, "seq": func(n int64) string { return strconv.FormatInt(n, 10) },
 		"until": func(now time.Time, d time.Duration) time.Time { return now.Add(d) },
 		"dict":  dict, "visible": visible, "short": shortID, "complaints": func(i ops.Instance) []string { return i.Complaints() },
 		"state": func(s store.State) string { return s.String() }, "json": func(raw json.RawMessage) string { return string(raw) },
 		"add": func(a, b int) int { return a + b }, "add64": func(a int64, b int) int64 { return a + int64(b) },
-		"held":     ops.HeldText,
-		"severity": func(s ops.Severity) string { return s.String() },
-		"lane":     func(l *store.Lane) string { return strconv.Itoa(int(*l)) },
-		"count":    func(n *int64) string { return num(*n) },
+		"held": ops.HeldText, "severity": func(s ops.Severity) string { return s.String() },
+		"lane": func(l *store.Lane) string { return strconv.Itoa(int(*l)) }, "count": func(n *int64) string { return num(*n) },
 	}
 }
 
@@ -73,11 +70,10 @@ func age(d time.Duration) string {
 }
 
 func pair(a int, unitA string, b int, unitB string) string {
-	s := strconv.Itoa(a) + " " + unitA
-	if b > 0 {
-		s += " " + strconv.Itoa(b) + " " + unitB
+	if b == 0 {
+		return strconv.Itoa(a) + " " + unitA
 	}
-	return s
+	return strconv.Itoa(a) + " " + unitA + " " + strconv.Itoa(b) + " " + unitB
 }
 
 // ago is how long a moment is past, or ahead.
