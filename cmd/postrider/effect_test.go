@@ -28,6 +28,7 @@ func everywhere() map[string]string {
 		"":                "config store format broker pipe output actor log-level log-format relay schemas registry",
 		"audit":           "every full reason reopen",
 		"check":           "newest samples",
+		"config show":     "all",
 		"console":         "listen proxy proxy-groups-header proxy-role proxy-secret-file proxy-user-header role tls-cert tls-key tokens",
 		"console token":   "expires role",
 		"dead":            "consumer",
@@ -62,13 +63,15 @@ func everywhere() map[string]string {
 		"relay":           "drain instance lease-ttl listen listen-remote max-attempts max-lanes page poll-max rate retry skip-dead status-every window",
 		"replay":          match + act + "overtake",
 		"resume":          "endpoint key lane reason wait",
-		"schema check":    "against content mode protobuf rows sarif",
+		"schema check":    "against content mode protobuf rows sarif subject",
 		"schema register": "dry-run subject",
 		"schema diff":     "content protobuf",
+		"size":            "bytes consumers header-bytes horizon key-bytes lanes name-bytes rate relays retention",
 		"skip":            match + act + errors,
 		"status":          "consumer every fail-if-lag lanes watch",
 		"strict add":      "reason",
 		"strict remove":   "reason",
+		"top":             "every",
 	}
 }
 

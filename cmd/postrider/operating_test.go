@@ -150,6 +150,7 @@ func notRun() map[string]string {
 		"INSERT INTO postrider.key_version (topic, key, version, seq) SELECT ...": "the SELECT is the reader's",
 		"postrider order show ID":                                                 "the id is the one that an order prints",
 		"postrider order cancel ID":                                               "the same",
+		"postrider size":                                                          "needs the reader's rate and size; docs/sizing.md has whole commands",
 		"postrider init":                                                          "writes into the working directory; TestInitFileIsAccepted runs it",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_SERVICE_NAME=shop-relay postrider relay": "runs until it is stopped; TestTelemetry runs it",
 		"postrider check --samples samples.jsonl":                                                        "the file is the reader's",

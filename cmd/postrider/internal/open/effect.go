@@ -40,6 +40,8 @@ func needs() map[string]need {
 		"doctor max-skew":        {only: "its clock is that of this machine", mysql: hasIt},
 		"migrate adopt":          {only: "a copy of the file is whole as it is", mysql: hasIt},
 		"migrate notify":         {only: "relays there look by themselves"},
+		"migrate tail":           {only: "it has no log that wakes relays"},
+		"relay wake":             {only: "relays there look by themselves"},
 		"migrate partition":      {ability: ops.CanPartition},
 		"migrate roles":          {ability: ops.CanRole},
 		"migrate role-prefix":    {ability: ops.CanRole},
@@ -49,11 +51,16 @@ func needs() map[string]need {
 }
 
 // inert are values that ask for nothing.
-func inert(value string) bool { return slices.Contains([]string{"", "0", "0s", "off", "false"}, value) }
+func inert(value string) bool {
+	return slices.Contains([]string{"", "0", "0s", "off", "false", "poll"}, value)
+}
 
 // NoEffect says why a flag of a command, with that value, has no effect on the store,
 // and what to do instead; "" where it has one. It does no I/O.
 func (set *Settings) NoEffect(command, flag, value string) string {
+	if command == "size" { // it asks no database, and refuses --store itself
+		return ""
+	}
 	all := needs()
 	n, ok := all[command+" "+flag]
 	if !ok {

@@ -177,6 +177,7 @@ func examples() map[string]string {
 		"pipe":                   "main",
 		"actor":                  "alice",
 		"instance":               "relay-1",
+		"wake":                   "poll",
 		"retry":                  "10s,30s,2m",
 		"skip-dead":              "metrics,views",
 		"claim-above":            "512KiB",
