@@ -259,7 +259,7 @@ func TestAReadThatNobodyWantsAnyMoreIsNoFault(t *testing.T) {
 	}
 }
 
-// The pauses between reads grow during an outage of the store. A lease that works again
+// The pauses between reads grow during an outage of the store. A lease that has recovered
 // ends them: what was committed meanwhile is sent at once, and /readyz does not lag.
 //
 // Promises: S

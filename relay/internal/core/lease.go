@@ -162,7 +162,7 @@ func (e *Engine) onLeased(ev port.Leased) {
 	e.takePause(ev.Grant.Paused)
 }
 
-// tryAgain ends the pauses of the other store calls, because a lease works again after
+// tryAgain ends the pauses of the other store calls, because leases have recovered after
 // one had failed: the store is back, and their pauses have grown during the outage. If
 // they fail again, their next pause is longer still.
 func (e *Engine) tryAgain() {
