@@ -59,6 +59,9 @@ func (a *app) deadList() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			most := 10_000
 			if group {
+				if err := exclude(cmd, "--group", "all"); err != nil {
+					return err
+				}
 				most = groupMost
 				if !cmd.Flags().Changed("limit") {
 					q.Limit = groupMost
@@ -87,9 +90,6 @@ func (a *app) deadList() *cobra.Command {
 			defer st.Close()
 			q.State, q.Bare = store.Dead, true
 			if group {
-				if err := exclude(cmd, "--group", "all"); err != nil {
-					return err
-				}
 				return a.deadGroups(cmd, st, q)
 			}
 			if all {

@@ -73,7 +73,7 @@ func (gs *Groups) Add(records []ops.ParkedRecord) {
 	}
 }
 
-// Sorted returns the groups, the largest first. Of equally large ones the one that failed last comes first.
+// Sorted returns the groups, the largest first, and of equal ones the newest.
 func (gs *Groups) Sorted() []Group {
 	return slices.SortedStableFunc(slices.Values(gs.all), func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), b.Newest.Compare(a.Newest))

@@ -20,7 +20,7 @@ type Cause struct {
 	Type    string    `json:"type"`
 	Code    string    `json:"code"`
 	Error   string    `json:"error"`
-	Oldest  time.Time `json:"oldest,omitzero"` // last attempt of the one that failed first
+	Oldest  time.Time `json:"oldest,omitzero"` // when the oldest failed last
 	Newest  time.Time `json:"newest,omitzero"`
 	Example string    `json:"example"` // number of one of them
 	Flags   string    `json:"flags"`   // select them, "" where no flags can
