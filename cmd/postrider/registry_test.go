@@ -185,12 +185,14 @@ func TestSchemaRegister(t *testing.T) {
 		"_shared/money.json":    `{"type":"integer","$defs":{"x":{"type":"integer"}}}`,
 		"_shared/a.proto":       "syntax = \"proto3\";\nimport \"_shared/b.proto\";\n",
 		"_shared/b.proto":       "syntax = \"proto3\";\n",
+		"order.sent/001.avsc":   `{"type":"record","name":"Sent","fields":[{"name":"by","type":"com.acme.Carrier"}]}`,
+		"_shared/carrier.avsc":  `{"type":"enum","name":"com.acme.Carrier","symbols":["A","B"]}`,
 	})
 	args := []string{"schema", "register", "--schemas", dir, "--registry", at}
-	if out := mustCLI(t, "", append(args, "--dry-run")...); strings.Count(out, "would be registered") != 6 || f.writes != 0 {
+	if out := mustCLI(t, "", append(args, "--dry-run")...); strings.Count(out, "would be registered") != 8 || f.writes != 0 {
 		t.Errorf("dry run, %d writes:\n%s", f.writes, out)
 	}
-	if out := mustCLI(t, "", args...); strings.Count(out, " registered ") != 6 || f.writes != 6 {
+	if out := mustCLI(t, "", args...); strings.Count(out, " registered ") != 8 || f.writes != 8 {
 		t.Errorf("%d writes:\n%s", f.writes, out)
 	}
 	var all []struct {
@@ -198,7 +200,7 @@ func TestSchemaRegister(t *testing.T) {
 		Version         int
 		ID              int
 	}
-	if err := json.Unmarshal([]byte(mustCLI(t, "", append(args, "-o", "json")...)), &all); err != nil || len(all) != 6 || f.writes != 6 {
+	if err := json.Unmarshal([]byte(mustCLI(t, "", append(args, "-o", "json")...)), &all); err != nil || len(all) != 8 || f.writes != 8 {
 		t.Fatalf("again: %+v, %d writes, %v", all, f.writes, err)
 	}
 	for _, r := range all {
@@ -206,13 +208,18 @@ func TestSchemaRegister(t *testing.T) {
 			t.Errorf("again: %+v", r)
 		}
 	}
+	if refs := fmt.Sprint(f.refs[f.subjects["order.sent"][0]]); !strings.Contains(refs, "{com.acme.Carrier _shared/carrier.avsc 1}") {
+		t.Errorf("Avro references: %s", refs)
+	}
 	// The registry has these versions, so a check against it finds what is new.
 	check := []string{"schema", "check", "--schemas", dir, "--registry", at, "--against", "registry"}
-	if out := mustCLI(t, "", check...); !strings.Contains(out, "without a new version: order.paid, order.placed\n") {
+	if out := mustCLI(t, "", check...); !strings.Contains(out, "without a new version: order.paid, order.placed, order.sent\n") {
 		t.Errorf("nothing new:\n%s", out)
 	}
+	putSchemas(t, dir, map[string]string{"order.sent/002.avsc": `{"type":"record","name":"Sent","fields":[{"name":"by","type":"com.acme.Carrier"},{"name":"at","type":"long","default":0}]}`})
 	putSchemas(t, dir, map[string]string{"order.placed/003.json": `{"type":"object","required":["total"],"properties":{"total":{"$ref":"../_shared/money.json"},"note":{}}}`})
-	if got := cli(t, nil, "", check...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  3        2, 1     INCOMPATIBLE  writers first\n") {
+	if got := cli(t, nil, "", check...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  3        2, 1     INCOMPATIBLE  writers first\n") ||
+		!strings.Contains(got.out, "order.sent    2        1        compatible ") {
 		t.Errorf("against the registry: code %d: %s%s", got.code, got.out, got.err)
 	}
 	if got := cli(t, nil, "", append(check, "order.placed", "--subject", "none-value")...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  1        -        not compared") {
@@ -223,14 +230,16 @@ func TestSchemaRegister(t *testing.T) {
 			t.Errorf("%v: code %d: %s", more, got.code, got.err)
 		}
 	}
-	if err := os.Remove(filepath.Join(dir, "order.placed/003.json")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"order.placed/003.json", "order.sent/002.avsc"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f.refuse = "sides"
 	putSchemas(t, dir, map[string]string{"order.paid/002.proto": "syntax = \"proto3\";\nmessage Paid { int32 sides = 1; }\n"})
 	for _, more := range [][]string{nil, {"--dry-run"}} {
 		got := cli(t, nil, "", append(args, more...)...)
-		if got.code != exit.Findings || !strings.Contains(got.out, "the registry's reason") || f.writes != 6 {
+		if got.code != exit.Findings || !strings.Contains(got.out, "the registry's reason") || f.writes != 8 {
 			t.Errorf("%v: code %d, %d writes: %s%s", more, got.code, f.writes, got.out, got.err)
 		}
 	}
