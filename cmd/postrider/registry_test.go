@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
@@ -162,6 +163,7 @@ func TestConfluentNeedsARegistry(t *testing.T) {
 		"registry: http://h\nroutes:\n  - {format: confluent, framing: magic}\n":                                             "unknown framing",
 		"registry: http://h\nroutes:\n  - {format: confluent, schema_version: 0}\n":                                          "from 1 on",
 		"registry: http://h\nroutes:\n  - {match: {topic: a}, format: plain, record: \"{type}\"}\n  - {format: confluent}\n": "record is for the format confluent",
+		"registry: http://h\nroutes:\n  - {match: {headers: {seal-key: \"*\"}}, format: confluent}\n":                        "match selects sealed payloads by the header seal-key, and format is confluent",
 		"registry: http://h\nroutes:\n  - {format: confluent, framing: framed, record: x}\n":                                 "the writer chooses",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -172,6 +174,34 @@ func TestConfluentNeedsARegistry(t *testing.T) {
 			t.Errorf("%s: code %d, %s", text, got.code, got.err)
 		}
 	}
+}
+
+// TestSealedWithConfluent: a relay whose route for the registry has sealed messages alone ends
+// at the start, and makes no dead letter. Beside others, a sealed message is one.
+func TestSealedWithConfluent(t *testing.T) {
+	f, at := startRegistry(t)
+	f.subjects["orders-value"] = []string{`{"type":"int"}`}
+	db := fileOutbox(t)
+	const sealed = `{"topic":"orders","key":"a","type":"t","schema_version":1,"headers":{"seal-algorithm":"A256GCM","seal-key":"k"},"payload":1}` + "\n"
+	mustCLI(t, sealed+strings.Replace(sealed, "orders", "other", 1), "enqueue", "--store", db)
+	file := filepath.Join(t.TempDir(), "p.yml")
+	if err := os.WriteFile(file, []byte("registry: "+at+"\nroutes:\n  - {name: to-registry, match: {topic: orders}, format: confluent}\n  - {name: rest}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := launchRelay(t, db, "memory:", "-c", file)
+	const want = `route to-registry: format is confluent, and its newest messages (1) are sealed by outbox.Options.Sealer`
+	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), want) {
+		t.Errorf("sealed messages alone: exit code %d\n%s", code, p.said)
+	}
+	if out := mustCLI(t, "", "dead", "list", "--store", db, "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("dead letters: %s", out)
+	}
+	mustCLI(t, `{"topic":"orders","key":"b","type":"t","schema_version":1,"payload":1}`+"\n", "enqueue", "--store", db)
+	p = launchRelay(t, db, "memory:", "-c", file)
+	until(t, "the dead letter", p, func() bool {
+		return strings.Contains(mustCLI(t, "", "dead", "list", "--store", db), "is sealed, and readers of a schema registry cannot open it")
+	})
+	p.stop()
 }
 
 // TestSchemaRegister: references come first, a second run changes nothing, a dry run writes
