@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 )
 
 // preflightTimeout bounds the look at the broker when a relay begins: RabbitMQ takes
@@ -24,6 +25,9 @@ const mostSaid = 5
 // run is a relay until ctx ends, or until a look at the broker shows that it accepts
 // no message. The relay does not wait for that look.
 func (u *unit) run(ctx context.Context) error {
+	if err := u.unsealed(ctx); err != nil {
+		return err
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	var look sync.WaitGroup
 	look.Go(func() {
@@ -38,6 +42,21 @@ func (u *unit) run(ctx context.Context) error {
 		return cause
 	}
 	return err
+}
+
+// unsealed refuses a route for a schema registry whose newest messages are all sealed: the
+// relay would make dead letters of them. Without the database nothing is known, and the
+// relay waits.
+func (u *unit) unsealed(ctx context.Context) error {
+	if u.sealed == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
+	defer cancel()
+	if bad := (*open.SealedError)(nil); errors.As(u.sealed(ctx), &bad) {
+		return exit.With(exit.Usage, bad)
+	}
+	return nil
 }
 
 // preflight asks the broker whether it would accept any message. It returns an error
