@@ -3,6 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,21 +85,47 @@ func (u *unit) preflight(ctx context.Context) error {
 	} else if err != nil || ctx.Err() != nil {
 		return nil // the relay logs a silent broker and waits for it
 	}
-	var bad []error
-	for _, err := range missing {
-		if err != nil {
-			bad = append(bad, err)
-		}
+	reasons, bad := gather(topics, missing)
+	if bad > 0 && bad == len(topics) {
+		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(reasons[:min(len(reasons), mostSaid)]...))
 	}
-	if len(bad) > 0 && len(bad) == len(topics) {
-		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))
-	}
-	u.found.Store(len(bad) < len(topics))
-	for _, err := range bad[:min(len(bad), mostSaid)] {
+	u.found.Store(bad < len(topics))
+	for _, err := range reasons[:min(len(reasons), mostSaid)] {
 		u.log.ErrorContext(ctx, "destination unusable", "error", err)
 	}
 	u.advise(ctx, topics)
 	return nil
+}
+
+// gather returns the reasons why topics have no destination, and their number. Reasons
+// that differ in the topic's name only are one, which names the other topics.
+func gather(topics []string, missing []error) (reasons []error, bad int) {
+	at := make(map[string]int) // of the reasons
+	var others [][]string
+	for i, err := range missing {
+		if err == nil {
+			continue
+		}
+		bad++
+		text := strings.ReplaceAll(err.Error(), topics[i], "")
+		n, known := at[text]
+		if known {
+			others[n] = append(others[n], strconv.Quote(topics[i]))
+			continue
+		}
+		at[text] = len(reasons)
+		reasons, others = append(reasons, err), append(others, nil)
+	}
+	for n, more := range others {
+		if len(more) > 0 {
+			list := strings.Join(more[:min(len(more), mostSaid)], ", ")
+			if len(more) > mostSaid {
+				list += fmt.Sprintf(" and %d more", len(more)-mostSaid)
+			}
+			reasons[n] = fmt.Errorf("%w; the same holds for %s", reasons[n], list)
+		}
+	}
+	return reasons, bad
 }
 
 // advise logs settings of the broker that risk the loss of messages.
