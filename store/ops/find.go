@@ -42,6 +42,7 @@ type MessageLife struct {
 	// Settled: the pipe's cursor is past it. Unless it is parked, it was acknowledged,
 	// or a person discarded it.
 	Settled bool
+	SentAt  time.Time     // as the view has it; zero: not sent, discarded, or unknown
 	Parked  *ParkedRecord // set aside now; nil: not
 	// Head is what it waits behind in its key's queue; nil: nothing.
 	Head  *ParkedRecord

@@ -27,6 +27,7 @@ type Life struct {
 	Version     int64         `json:"version,omitempty"`
 	Enqueued    time.Time     `json:"enqueued"`
 	NotBefore   time.Time     `json:"not_before,omitzero"`
+	Sent        time.Time     `json:"sent,omitzero"` // the view's sent_at
 	Owner       string        `json:"owner,omitempty"`
 	LeaseLeft   string        `json:"lease_left,omitempty"`
 	Gone        bool          `json:"row_removed,omitempty"`
@@ -63,7 +64,7 @@ func LifeOf(m *ops.MessageLife, now time.Time) Life {
 	l := Life{
 		State: m.State(), Pipe: m.Pipe, ID: m.Message.ID, Seq: strconv.FormatInt(m.Seq, 10), Lane: int(m.Lane),
 		Topic: m.Message.Topic, Key: m.Message.Key, Type: m.Message.Type, Version: m.Message.Version,
-		Enqueued: m.Message.Time, NotBefore: m.Message.NotBefore, Owner: m.Owner, Gone: m.Gone, Excluded: m.Excluded, Paused: paused(m.Holds),
+		Enqueued: m.Message.Time, NotBefore: m.Message.NotBefore, Sent: m.SentAt, Owner: m.Owner, Gone: m.Gone, Excluded: m.Excluded, Paused: paused(m.Holds),
 	}
 	if m.Owner != "" {
 		l.LeaseLeft = output.Short(m.Until)
@@ -174,6 +175,8 @@ func (l *Life) Text(w *tabwriter.Writer) {
 	}
 	add("version", strconv.FormatInt(l.Version, 10), l.Version > 0)
 	add("not before", output.Stamp(l.NotBefore), !l.NotBefore.IsZero())
+	add("sent", output.Stamp(l.Sent), !l.Sent.IsZero())
+	add("sent", "unknown: discarded by a person, or sent before an upgrade", l.State == ops.StateSent && l.Sent.IsZero() && !l.Excluded)
 	add("owner", l.Owner+", lease "+l.LeaseLeft, l.Owner != "")
 	add("owner", "no relay holds the lane", l.Owner == "" && l.State != ops.StateSent)
 	add("paused", strings.Join(l.Paused, ", "), len(l.Paused) > 0)

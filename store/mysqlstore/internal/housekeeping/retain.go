@@ -289,7 +289,29 @@ func (p *pruning) delete(ctx context.Context, lane store.Lane, seqs []int64) err
 	}
 	n, err := res.RowsAffected()
 	p.removed(lane, n, bytes)
-	return err
+	if err != nil {
+		return err
+	}
+	return p.forget(ctx, lane, seqs)
+}
+
+// forget removes the times of rows that were removed. The minute before the first that is left
+// stays: it tells where that one begins.
+func (p *pruning) forget(ctx context.Context, lane store.Lane, seqs []int64) error {
+	for _, pipe := range p.pipes {
+		if _, err := p.q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE pipe = ? AND seq IN (`+db.Numbers(seqs)+`)`, pipe.pipe); err != nil {
+			return err
+		}
+		var first sql.NullInt64
+		err := p.q.QueryRowContext(ctx, `SELECT MAX(pos) FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos <= ?`, pipe.pipe, lane, slices.Max(seqs)).Scan(&first)
+		if err == nil && first.Valid {
+			_, err = p.q.ExecContext(ctx, `DELETE FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos < ?`, pipe.pipe, lane, first.Int64)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *pruning) removed(lane store.Lane, n, bytes int64) {
@@ -457,6 +479,7 @@ func (p *pruning) deleteExactly(ctx context.Context, rows []ops.ArchivedRow) err
 	if err != nil {
 		return err
 	}
+	var gone []int64
 	for i := range rows {
 		r := &rows[i]
 		settled := !slices.ContainsFunc(p.pipes, func(pipe *progress) bool { return !pipe.settled[lane].Settled(r.Seq) })
@@ -472,8 +495,14 @@ func (p *pruning) deleteExactly(ctx context.Context, rows []ops.ArchivedRow) err
 			return err
 		}
 		p.removed(lane, n, int64(len(r.Message.Payload)))
+		if gone = append(gone, r.Seq); n == 0 {
+			gone = gone[:len(gone)-1]
+		}
 	}
-	return nil
+	if len(gone) == 0 {
+		return nil
+	}
+	return p.forget(ctx, lane, gone)
 }
 
 // collect reads the rows of a page, as many as fit.

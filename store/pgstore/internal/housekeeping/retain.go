@@ -503,6 +503,7 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		{"running", s.sql.pruneRunning, []any{time.Now().Add(-time.Hour).UnixMilli() << 20}},
 		{"settlement", s.sql.tidySettlements, nil},
 		{"minute", s.sql.tidyMinutes, nil},
+		{"unparked", s.sql.tidyUnparked, nil},
 		{"relay", s.sql.tidyRelays, nil},
 		{"request", s.sql.tidyActs, []any{req.Acts.Seconds()}},
 	}

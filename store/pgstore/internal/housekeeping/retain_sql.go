@@ -13,7 +13,7 @@ type retainTexts struct {
 	emptyPage, emptyDue                        string
 	tidyProgress, tidyRelays, tidyActs         string
 	tidyJournal, mayTidyJournal                string
-	tidyMinutes, tidySettlements               string
+	tidyMinutes, tidySettlements, tidyUnparked string
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
@@ -137,6 +137,12 @@ DELETE FROM {{schema}}.minute m USING (SELECT d.pipe, d.at, lead(d.pos) OVER (PA
   CROSS JOIN LATERAL (SELECT * FROM {{schema}}.minute x WHERE x.pipe = n.pipe ORDER BY x.at LIMIT 1000) d) e
 WHERE e.pipe = m.pipe AND e.at = m.at AND m.at < clock_timestamp() - interval '1 day' AND e.next IS NOT NULL
  AND NOT EXISTS (SELECT 1 FROM first f WHERE e.next[f.lane + 1] >= f.seq)`)
+	// The time of a message goes with its row: below the first row of its lane, none is left.
+	st.tidyUnparked = q(`WITH first AS MATERIALIZED (SELECT l.lane, coalesce((SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane
+  ORDER BY o.seq LIMIT 1), 9223372036854775807) AS seq FROM {{schema}}.book_lane l)
+DELETE FROM {{schema}}.unparked u USING (SELECT x.* FROM {{schema}}.pipe p CROSS JOIN first f CROSS JOIN LATERAL (SELECT y.pipe, y.lane, y.seq
+  FROM {{schema}}.unparked y WHERE y.pipe = p.name AND y.lane = f.lane AND y.seq < f.seq ORDER BY y.seq LIMIT 10000) x) e
+WHERE u.pipe = e.pipe AND u.lane = e.lane AND u.seq = e.seq`)
 	st.tidySettlements = q(`DELETE FROM {{schema}}.settlement WHERE (pipe, lane, last, n) IN (SELECT pipe, lane, last, n FROM {{schema}}.settlement
   WHERE until < clock_timestamp() - interval '1 hour' LIMIT 10000 FOR UPDATE SKIP LOCKED)`)
 	st.tidyRelays = q(`DELETE FROM {{schema}}.relay WHERE alive_until < clock_timestamp() - interval '1 day'`)

@@ -25,7 +25,7 @@ type Finder struct {
 }
 
 // finderTexts are the statements of one schema, made once.
-type finderTexts struct{ ends, probe, among, row, parked, key, first, head, counts, holds string }
+type finderTexts struct{ ends, probe, among, row, sent, parked, key, first, head, counts, holds string }
 
 // parkedColumns are the columns of a parked record k, without its payload.
 const parkedColumns = `k.id::text, k.topic, k.key, k.type, ''::bytea, k.content_type, k.headers, k.version, k.schema_version,
@@ -56,6 +56,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM (SELECT ` + strings
   WHERE b.lane = $2 AND b.seq > c.pos AND b.seq < $3 ORDER BY b.seq LIMIT 50000) b
   WHERE {{schema}}.passes(p.topics, p.types, p.keys, p.headers, b.topic, b.type, b.key, b.headers) LIMIT c.reach) x) before
 WHERE o.lane = $2 AND o.seq = $3`)
+	s.sql.sent = q(`SELECT sent_at FROM {{schema}}.messages WHERE pipe = $1 AND lane = $2 AND seq = $3 AND state = 'Sent'`)
 	s.sql.key = q(`SELECT c.lane, coalesce(c.owner, ''), coalesce(extract(epoch FROM c.locked_until - clock_timestamp()), 0)::float8,
  coalesce(c.waits_for, ''), coalesce(c.held, '[]')
 FROM {{schema}}.outbox_info i JOIN {{schema}}.lane c ON c.pipe = $1
@@ -112,6 +113,16 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	if life.Settled && life.Parked == nil { // it may have been parked since
 		if life.Parked, err = s.record(ctx, s.sql.parked, s.Pipe, q.ID); err != nil {
 			return life, s.Wrap("find a message", err)
+		}
+	}
+	if life.Settled && life.Parked == nil {
+		var at db.Time
+		err := s.Pool.QueryRow(ctx, s.sql.sent, s.Pipe, life.Lane, life.Seq).Scan(&at)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return life, s.Wrap("find a message", err)
+		}
+		if at != nil {
+			life.SentAt = at.UTC()
 		}
 	}
 	life.Message.Headers = nil

@@ -183,6 +183,9 @@ const payloadBytes = `CASE typeof(payload) WHEN 'blob' THEN length(payload) ELSE
 // forget removes the times of messages that are gone.
 func (p *pruning) forget(ctx context.Context, q db.Querier, lane store.Lane, last int64) error {
 	_, err := q.ExecContext(ctx, `DELETE FROM postrider_settled WHERE pipe IN (SELECT pipe FROM postrider_progress WHERE lane = ?1) AND lane = ?1 AND pos <= ?2`, lane, last)
+	if err == nil {
+		_, err = q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE lane = ? AND seq <= ?`, lane, last)
+	}
 	return err
 }
 
@@ -334,6 +337,10 @@ func (p *pruning) archive(ctx context.Context) error {
 				}
 				p.removed(lane, n, n*int64(len(rows[i].Message.Payload)))
 			}
+			if _, err := q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE lane = ? AND seq <= ?
+				AND NOT EXISTS (SELECT 1 FROM postrider_outbox o WHERE o.seq = postrider_unparked.seq)`, lane, last); err != nil {
+				return err
+			}
 			return p.book(ctx, q)
 		})
 	})
@@ -398,7 +405,11 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		if err != nil {
 			return err
 		}
-		for table, n := range map[string]int64{"request": acts, "settled": times} {
+		later, err := affected(q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE seq < coalesce((SELECT min(seq) FROM postrider_outbox), 9223372036854775807)`))
+		if err != nil {
+			return err
+		}
+		for table, n := range map[string]int64{"request": acts, "settled": times, "unparked": later} {
 			if n > 0 {
 				done[table] = n
 			}

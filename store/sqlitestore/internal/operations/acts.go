@@ -127,6 +127,11 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 		return err
 	}
 	now := db.Micros(s.Now())
+	if kind == store.ActDiscard {
+		if err := note(ctx, s, q, lane, seq, nil); err != nil {
+			return err
+		}
+	}
 	query, args := `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, []any{s.Pipe, lane, seq}
 	if kind == store.ActRetry {
 		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
@@ -150,5 +155,23 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 		result = ops.ResultGone
 	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_request SET done_at = ?, result = ? WHERE id = ?`, now, result, id)
+	return err
+}
+
+// Unpark removes a parked record that was sent, at a time in microseconds.
+func Unpark(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, seq int64, at *int64) error {
+	if err := note(ctx, s, q, lane, seq, at); err != nil {
+		return err
+	}
+	_, err := q.ExecContext(ctx, `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, s.Pipe, lane, seq)
+	return err
+}
+
+// note keeps for the view when a parked record was sent: the cursor passed it earlier. nil: it
+// was discarded. It does nothing where no such record is parked, or its row is gone.
+func note(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, seq int64, at *int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, lane, at)
+		SELECT k.pipe, k.seq, k.lane, ? FROM postrider_parked k JOIN postrider_outbox o ON o.seq = k.seq
+		WHERE k.pipe = ? AND k.lane = ? AND k.seq = ? ON CONFLICT (pipe, seq) DO UPDATE SET at = excluded.at`, at, s.Pipe, lane, seq)
 	return err
 }
