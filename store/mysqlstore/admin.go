@@ -35,7 +35,7 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 	}
 	// As bytes: texts compare equal with blanks at their end.
 	for _, f := range []struct{ column, value string }{
-		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key},
+		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key}, {"code", query.Code},
 	} {
 		if f.value != "" {
 			where, args = append(where, "CAST("+f.column+" AS BINARY) = ?"), append(args, []byte(f.value))
@@ -45,8 +45,12 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 	if most <= 0 {
 		most = 100
 	}
+	columns := db.MessageColumns
+	if query.Bare {
+		columns = strings.Replace(columns, "payload", "''", 1)
+	}
 	rows, err := s.box.DB.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+db.Now+`, class, code, error,
-		first_failed, last_attempt, `+db.MessageColumns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
+		first_failed, last_attempt, `+columns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
 		append(args, most)...)
 	if err != nil {
 		return nil, s.box.Wrap("list parked records", err)
@@ -68,8 +72,14 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), db.Until(at, due), db.Moment(first), db.Moment(last)
 		out = append(out, r)
 	}
-	return out, s.box.Wrap("list parked records", rows.Err())
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(out) > 0 {
+		return out, s.box.Wrap("list parked records", err)
+	}
+	return nil, s.box.Wrap("list parked records", s.box.Knows(ctx, s.box.DB, seePipes))
 }
+
+// seePipes is the remedy of a look at a pipe that does not exist.
+const seePipes = "check --pipe; `postrider pipe list` lists those that do"
 
 // Status implements ops.Admin. It reads one snapshot and changes nothing.
 func (s desk) Status(ctx context.Context) (ops.Status, error) {
@@ -90,7 +100,7 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 		err = tx.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch) FROM postrider_info`).Scan(&st.Identity)
 	}
 	if err == nil {
-		err = s.box.Knows(ctx, tx, "check --pipe; `postrider pipe list` lists those that do")
+		err = s.box.Knows(ctx, tx, seePipes)
 	}
 	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.heldBy, s.alarms} {
 		if err == nil {

@@ -58,24 +58,27 @@ FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
   CROSS JOIN LATERAL (SELECT $3::float8 <= 0 OR coalesce(c.settled_at <= t.at, true) AS rests) x
   GROUP BY c.lane OFFSET 0) y ON y.lane = a.lane
  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= least(k.pos, y.pos)`
-	st.prunePage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
-gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
+	// A page ends at a number of rows, or behind the row with which its payloads are too many.
+	const whole = `page AS MATERIALIZED (SELECT p.*, coalesce(sum(p.bytes) OVER (PARTITION BY p.lane ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) >= $5::bigint AS beyond
+ FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4::bigint) o) p),
+part AS (SELECT p.lane, CASE WHEN bool_or(p.beyond) THEN $4::bigint ELSE count(*) END AS seen FROM page p GROUP BY p.lane),
+`
+	st.prunePage = q(`WITH ` + whole + `gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE NOT p.beyond AND p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
 sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
 ` + lockedLanes + `,
 booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
-SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
+SELECT p.lane, (SELECT t.seen FROM part t WHERE t.lane = p.lane), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
-FROM page p GROUP BY p.lane`)
+FROM page p WHERE NOT p.beyond GROUP BY p.lane`)
 	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
 	// Headers that leave no room for the mark are removed, except headers in filters of pipes.
-	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
-mark AS MATERIALIZED (SELECT ` + erasedMark("$5", db.ByRetention) + ` AS m),
+	st.emptyPage = q(`WITH ` + whole + `mark AS MATERIALIZED (SELECT ` + erasedMark("$6", db.ByRetention) + ` AS m),
 gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
    THEN o.headers || m.m ELSE m.m || ` + filterHeaders(`{{schema}}.pipe`, "headers") + ` END
- FROM page p, mark m WHERE p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
-SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
+ FROM page p, mark m WHERE NOT p.beyond AND p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
+SELECT p.lane, (SELECT t.seen FROM part t WHERE t.lane = p.lane), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
-FROM page p GROUP BY p.lane`)
+FROM page p WHERE NOT p.beyond GROUP BY p.lane`)
 	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
 	st.archiveSQL(q, page)
 	st.sizeSQL(q)

@@ -171,6 +171,12 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane,
 
 // notFound returns an error with the searched range.
 func (s *Finder) notFound(ctx context.Context, id string, at time.Time, from, to int64) error {
+	if err := exists(ctx, s.Outbox); err != nil {
+		return s.Wrap("find a message", err)
+	}
+	if from >= to {
+		return fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", id, s.Pipe, store.ErrNotFound)
+	}
 	first, _, err := s.probe(ctx, from)
 	if err != nil {
 		return s.Wrap("find a message", err)
@@ -223,7 +229,7 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	}
 	life, err := s.keyIn(ctx, -1, key)
 	if err == nil && life.Lane < 0 {
-		return life, s.NoPipe("does not exist", "`postrider pipe list` lists those that do")
+		return life, noPipe(s.Outbox)
 	}
 	if err == nil {
 		err = s.Ask(ctx, func(rows pgx.Rows) error {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	pruneLimit   = 1000 // rows of a batch
-	pruneTTL     = 10 * time.Second
-	archiveBytes = 16 << 20 // payloads of a batch that is archived
-	sampleRows   = 100      // rows whose size stands for that of all
-	rowOverhead  = 200      // bytes of a row beside its texts: columns, lane, both b-trees
-	heldLimit    = 1_000_000
-	actsKept     = db.Remembered
+	pruneLimit  = 1000 // rows of a batch
+	pruneTTL    = 10 * time.Second
+	batchBytes  = 16 << 20 // payloads of a batch
+	sampleRows  = 100      // rows whose size stands for that of all
+	rowOverhead = 200      // bytes of a row beside its texts: columns, lane, both b-trees
+	heldLimit   = 1_000_000
+	actsKept    = db.Remembered
 )
 
 // Retainer removes settled rows. It is safe for concurrent use.
@@ -211,10 +211,12 @@ const oldOf = `coalesce((SELECT min(CASE WHEN c.pos_at <= ?1 THEN c.pos ELSE coa
 // page returns the last number of the lane's next page, or -1: nothing is due.
 func (p *pruning) page(ctx context.Context, q db.Querier, lane store.Lane) (last int64, err error) {
 	var seen int
-	err = q.QueryRowContext(ctx, `SELECT count(*), coalesce(max(seq), -1) FROM (
-		SELECT seq FROM postrider_outbox WHERE lane = ?2 AND seq > ?3 AND seq <= `+oldOf+` ORDER BY seq LIMIT ?4)`,
-		p.cutoff, lane, p.out.After[lane], p.limit).Scan(&seen, &last)
-	if err == nil && last >= 0 && seen >= p.limit {
+	var more bool
+	err = q.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE NOT beyond), coalesce(max(seq) FILTER (WHERE NOT beyond), -1), coalesce(max(beyond), 0) FROM (
+		SELECT seq, coalesce(sum(bytes) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) >= ?5 AS beyond FROM (
+		SELECT seq, `+payloadBytes+` AS bytes FROM postrider_outbox WHERE lane = ?2 AND seq > ?3 AND seq <= `+oldOf+` ORDER BY seq LIMIT ?4))`,
+		p.cutoff, lane, p.out.After[lane], p.limit, max(batchBytes/max(len(p.lanes), 1), 1)).Scan(&seen, &last, &more)
+	if err == nil && last >= 0 && (more || seen >= p.limit) {
 		p.out.Left = append(p.out.Left, lane)
 	}
 	return last, err
@@ -354,7 +356,7 @@ func (p *pruning) collect(ctx context.Context, q db.Querier, lane store.Lane, la
 		return nil, err
 	}
 	defer rows.Close()
-	for size := 0; rows.Next() && size < archiveBytes; {
+	for size := 0; rows.Next() && size < batchBytes; {
 		r := ops.ArchivedRow{Lane: lane}
 		if r.Message, err = db.ScanMessage(rows, []any{&r.Seq}, nil); err != nil {
 			return nil, err

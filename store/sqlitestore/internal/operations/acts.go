@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -27,7 +28,7 @@ func (s *Admin) Request(ctx context.Context, act store.Act) (id int64, err error
 		var lane store.Lane
 		err := q.QueryRowContext(ctx, `SELECT lane FROM postrider_parked WHERE pipe = ? AND seq = ?`, s.Pipe, act.Seq).Scan(&lane)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("parked record %d: %w", act.Seq, store.ErrNotFound)
+			return cmp.Or(s.Knows(ctx, q, db.Pipes), fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.Pipe, store.ErrNotFound))
 		}
 		if err != nil {
 			return err
@@ -74,7 +75,11 @@ func (s *Admin) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.Parked
 	if most <= 0 {
 		most = 100
 	}
-	return s.parked(ctx, query.Bare, where+" ORDER BY seq LIMIT ?", append(args, most)...)
+	found, err := s.parked(ctx, query.Bare, where+" ORDER BY seq LIMIT ?", append(args, most)...)
+	if err == nil && len(found) == 0 {
+		err = s.Wrap("list parked records", s.Knows(ctx, s.DB, db.Pipes))
+	}
+	return found, err
 }
 
 // bare are the columns of a message without its payload.

@@ -111,6 +111,9 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (int64, error) {
 			break
 		}
 	}
+	if from >= to {
+		return 0, fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", q.ID, s.Pipe, store.ErrNotFound)
+	}
 	first, _, err := s.probe(ctx, from)
 	if err != nil {
 		return 0, s.Wrap("find a message", err)
