@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/storetest"
 )
 
 // view reads the view of messages: storetest has a case for each column in each state.
@@ -22,33 +22,7 @@ func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var all []ops.ViewRow
-	for rows.Next() {
-		var r ops.ViewRow
-		var headers []byte
-		var parked, waits, class, code, text, owner sql.NullString
-		var attempts, generation sql.NullInt64
-		var at [7]sql.NullInt64
-		err := rows.Scan(&r.Pipe, &r.Lane, &r.Seq, &r.ID, &r.Topic, &r.Key, &r.Type, &r.Version, &r.State, &parked, &waits, &at[0], &at[1], &at[2],
-			&attempts, &at[3], &at[4], &at[5], &class, &code, &text, &owner, &at[6], &generation, &r.ContentType, &r.SchemaVersion, &headers, &r.PayloadBytes)
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(headers, &r.Headers); err != nil {
-			return nil, err
-		}
-		r.Parked, r.WaitsFor, r.ErrorClass, r.ErrorCode, r.Error, r.LockOwner = parked.String, waits.String, class.String, code.String, text.String, owner.String
-		if r.Attempts = int(attempts.Int64); !attempts.Valid {
-			r.Attempts = -1
-		}
-		r.Generation = int(generation.Int64)
-		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
-			*to = db.Moment(at[i])
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return storetest.ScanView(rows, db.Moment)
 }
 
 // removeSent is the statement of docs/mysql.md.
@@ -171,5 +145,16 @@ func TestWhenItWasSent(t *testing.T) {
 		if at := sent("before the upgrade"); at.Valid {
 			t.Errorf("a message that was sent before the first minute has a time: %v", at)
 		}
+	})
+}
+
+// Where none of the messages that are counted is due, the lag is an upper bound, and says so.
+func TestLagBehindWhatIsCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		pool := newOutbox(t, server, 1)
+		o := newOwner(t, pool, "a")
+		storetest.LagBound(t, New(pool, &Options{CountLimit: 10}).Office().Admin, func(at, notBefore time.Time) {
+			o.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, at.UnixMicro(), sql.NullInt64{Int64: notBefore.UnixMicro(), Valid: !notBefore.IsZero()})
+		}, func() { o.exec(`DELETE FROM postrider_outbox ORDER BY seq LIMIT 1`) })
 	})
 }

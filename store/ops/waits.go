@@ -12,6 +12,8 @@ import (
 const (
 	// WaitsPipe is said of every message of a pipe that a person has paused.
 	WaitsPipe = "a person: the pipe is paused"
+	// WaitsTime is said of a message that is scheduled: nothing is wrong.
+	WaitsTime = "its time"
 	waitsLane = "a person: the lane is paused"
 	waitsKey  = "a person: the key is paused"
 	waitsDead = "a person: dead retry or dead discard"

@@ -44,7 +44,7 @@ type Life struct {
 	WaitsSince  time.Time     `json:"waits_since,omitzero"`
 	Paused      []string      `json:"paused,omitempty"` // "key" and "lane", as far as a person paused them
 	Consumer    *Effect       `json:"consumer,omitempty"`
-	Do          string        `json:"do"` // the command that repairs it; "": it was sent
+	Do          string        `json:"do"` // the command that repairs it; "": it was sent, or waits for its time
 }
 
 // Effect is what a consumer knows of the message.
@@ -117,7 +117,7 @@ func (l *Life) repairs(held []store.Held) string {
 		return "postrider message show " + l.BehindID
 	case l.State == ops.StateSent && l.Excluded:
 		return "postrider pipe list"
-	case l.State == ops.StateSent:
+	case l.State == ops.StateSent, l.WaitsFor == ops.WaitsTime:
 		return "" // nothing is wrong here: a replay would send it again
 	case l.Owner == "":
 		return "postrider relay"

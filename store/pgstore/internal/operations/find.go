@@ -58,7 +58,7 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM (SELECT ` + strings
 WHERE o.lane = $2 AND o.seq = $3`)
 	s.sql.sent = q(`SELECT sent_at FROM {{schema}}.messages WHERE pipe = $1 AND lane = $2 AND seq = $3 AND state = 'Sent'`)
 	s.sql.key = q(`SELECT c.lane, coalesce(c.owner, ''), coalesce(extract(epoch FROM c.locked_until - clock_timestamp()), 0)::float8,
- coalesce(c.waits_for, ''), coalesce(c.held, '[]')
+ coalesce(c.waits_for, ''), coalesce(c.held, '[]'), (SELECT p.paused_at FROM {{schema}}.pipe p WHERE p.name = $1 AND p.paused)
 FROM {{schema}}.outbox_info i JOIN {{schema}}.lane c ON c.pipe = $1
  AND c.lane = CASE WHEN $2::integer >= 0 THEN $2::integer ELSE ` + strings.ReplaceAll(laneOfKey, "$6", "$3") + ` END`)
 	s.sql.first = q(fmt.Sprintf(`SELECT o.seq, o.id::text, o.topic, o.created_at FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe
@@ -127,7 +127,7 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	}
 	life.Message.Headers = nil
 	key, err := s.keyIn(ctx, life.Lane, life.Message.Key)
-	life.Owner, life.Until, life.Holds, life.LaneWaits, life.Held = key.Owner, key.Until, key.Holds, key.LaneWaits, key.Held
+	life.Owner, life.Until, life.Holds, life.LaneWaits, life.Held, life.PausedAt = key.Owner, key.Until, key.Holds, key.LaneWaits, key.Held, key.PausedAt
 	if p := life.Parked; p != nil && (p.State == store.Waiting || p.State == store.Scheduled && p.DueIn <= 0) && key.Head != nil && key.Head.Seq != p.Seq {
 		life.Head = key.Head
 	}
@@ -248,7 +248,7 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	if err == nil && key != "" {
 		err = s.Ask(ctx, func(rows pgx.Rows) error {
 			for rows.Next() {
-				m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, Holds: life.Holds, LaneWaits: life.LaneWaits, Held: life.Held}
+				m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, Holds: life.Holds, LaneWaits: life.LaneWaits, Held: life.Held, PausedAt: life.PausedAt}
 				if err := rows.Scan(&m.Seq, &m.Message.ID, &m.Message.Topic, &m.Message.Time); err != nil {
 					return err
 				}
@@ -266,8 +266,12 @@ func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life o
 	err = s.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var until float64
-			if err := rows.Scan(&life.Lane, &life.Owner, &until, &life.LaneWaits, &life.Held); err != nil {
+			var paused db.Time
+			if err := rows.Scan(&life.Lane, &life.Owner, &until, &life.LaneWaits, &life.Held, &paused); err != nil {
 				return err
+			}
+			if paused != nil {
+				life.PausedAt = paused.UTC()
 			}
 			life.Until = db.Seconds(until)
 		}
