@@ -77,7 +77,7 @@ func LifeOf(m *ops.MessageLife, now time.Time) Life {
 		l.Behind, l.BehindID = strconv.FormatInt(m.Head.Seq, 10), m.Head.Message.ID
 	}
 	l.WaitsFor, l.WaitsSince = m.WaitsFor()
-	l.Do = l.repairs(m.Held)
+	l.Do = ops.ForPipe(l.repairs(m.Held), l.Pipe)
 	return l
 }
 
@@ -300,6 +300,7 @@ func KeyOf(k *ops.KeyLife, now time.Time) Key {
 		answer.State, answer.Do = "unknown", ""
 		answer.WaitsFor, answer.WaitsSince = "", time.Time{}
 	}
+	answer.Do = ops.ForPipe(answer.Do, k.Pipe)
 	return answer
 }
 

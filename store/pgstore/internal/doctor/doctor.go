@@ -132,6 +132,7 @@ func (p *patient) ofPipes(ctx context.Context, c check) (found []ops.Finding, er
 			if len(p.all) > 1 {
 				some[i].What = fmt.Sprintf("pipe %q: %s", pipe, some[i].What)
 			}
+			some[i].Fix = ops.ForPipe(some[i].Fix, pipe)
 			if some[i].Data == nil {
 				some[i].Data = map[string]any{}
 			}
