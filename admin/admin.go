@@ -132,7 +132,7 @@ func (e *executor) undead(ctx context.Context, act store.Act) (note string, idle
 	}
 	r, err := Find(ctx, e.ad, act.Seq, false)
 	if errors.Is(err, store.ErrNotFound) {
-		return "", false, nil // the request says so
+		return "", false, nil // the request reports it
 	}
 	if err != nil {
 		return "", false, err

@@ -132,7 +132,7 @@ func TestEventsEndWithTheRight(t *testing.T) {
 					out.Store(true)
 				}
 				if events > 3 {
-					t.Fatal("the stream goes on")
+					t.Fatal("the stream continues")
 				}
 			}
 			if events != 1 {

@@ -55,7 +55,7 @@ func TestClaimedPayloads(t *testing.T) {
 		if err != nil || len(m.Payload) != 0 || ref.Bytes != 1000 || ref.ID != m.ID || ref.Seq != parked[0].Seq || ref.Lane != int(parked[0].Lane) {
 			t.Errorf("sent %+v, %v", m.Headers, err)
 		}
-		// Above the sink's limit, and too old: it is whole, and the sink says so.
+		// Above the sink's limit, and too old: it is whole, and the sink rejects it.
 		if err := st.Enqueue(t.Context(), postrider.Message{Topic: "t", Key: "k", Payload: make([]byte, 1000), NotBefore: time.Now().Add(30 * time.Second)}); err != nil {
 			t.Fatal(err)
 		}

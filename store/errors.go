@@ -42,7 +42,7 @@ func (e *SchemaError) Error() string {
 // Is makes errors.Is(err, ErrSchema) true.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
-// UnusableError says what a person must change before the store can work:
+// UnusableError reports what an operator must change before the store can work:
 // a missing privilege, row security, a standby, a read-only server.
 type UnusableError struct {
 	What string // "role relay lacks SELECT on postrider.outbox"

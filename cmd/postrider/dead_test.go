@@ -128,7 +128,7 @@ func deadLetters(t *testing.T, store string) {
 	until(t, "the dead letter is dead again", relay, func() bool { d := deadOf(t, store); return len(d) == 1 && d[0].Generation == 1 })
 	s.limit(10_000)
 	mustCLI(t, "", "dead", "retry", seq, "--reason", "limit raised", "--store", store)
-	until(t, "the key goes on", relay, func() bool { return s.count() == 4 && len(deadOf(t, store, "--all")) == 0 })
+	until(t, "the key's messages arrive", relay, func() bool { return s.count() == 4 && len(deadOf(t, store, "--all")) == 0 })
 
 	// Nobody lives: the command is the owner for a moment.
 	mustCLI(t, s.message("a", 40_000)+s.message("a", 20)+s.message("b", 40_000), "enqueue", "--store", store)

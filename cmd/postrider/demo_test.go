@@ -40,7 +40,7 @@ func runDemo(t *testing.T, args ...string) demo.Answer {
 	}
 	for _, line := range took {
 		d, err := time.ParseDuration(line[1])
-		if err != nil || d < 100*time.Millisecond {
+		if err != nil || d < 100*time.Millisecond-m.worst(3*time.Second) { // a starved demo sees its relay's end late
 			t.Errorf("%q: no lease ends so soon (%v)", line[0], err)
 		}
 		promised(t, m, "a take-over", d)

@@ -273,7 +273,7 @@ func (g *guide) grown(by int64) {
 		by *= 20
 	}
 	want := g.committed.Load() + by
-	until(g.T, "the traffic goes on", nil, func() bool { return g.Failed() || g.committed.Load() >= want })
+	until(g.T, "more events are committed", nil, func() bool { return g.Failed() || g.committed.Load() >= want })
 }
 
 // poll is one turn of the old poller.

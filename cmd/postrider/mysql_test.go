@@ -13,9 +13,6 @@ import (
 // The commands create an outbox in MySQL and show what plain SQL writes into it. A missing
 // ability is an error that names it.
 func TestMySQL(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a server")
-	}
 	for _, version := range testserver.MySQLVersions() {
 		t.Run(version, func(t *testing.T) {
 			server := testserver.SharedMySQL(t, version)
@@ -68,9 +65,6 @@ func TestMySQL(t *testing.T) {
 
 // The demo has a database of its own on the server, and leaves nothing behind.
 func TestDemoOnMySQL(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a server")
-	}
 	server := testserver.SharedMySQL(t, testserver.MariaDB10)
 	got := cli(t, nil, "", "demo", "--orders", "60", "--kill", "1", "--output", "json", "--store", server.Database(t))
 	if got.code != 0 {

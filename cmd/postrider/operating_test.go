@@ -154,7 +154,8 @@ func notRun() map[string]string {
 		"postrider init":                                                          "writes into the working directory; TestInitFileIsAccepted runs it",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_SERVICE_NAME=shop-relay postrider relay": "runs until it is stopped; TestTelemetry runs it",
 		"postrider check --samples samples.jsonl":                                                        "the file is the reader's",
-		"SELECT pg_terminate_backend(PID)":                                                               "the process is the one that the doctor names; its test runs it",
+		"postrider demo":                   "TestDemoByItself runs it",
+		"SELECT pg_terminate_backend(PID)": "the process is the one that the doctor names; its test runs it",
 	}
 }
 

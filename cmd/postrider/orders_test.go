@@ -53,7 +53,7 @@ func TestRepair(t *testing.T) {
 	}
 	// Key a continues without its head, which stays a dead letter.
 	on("skip", "--key", "a", "--reason", "the shop must open", "--yes")
-	until(t, "key a goes on", relay, func() bool { return s.count() == 2 && len(deadOf(t, store)) == 2 })
+	until(t, "the messages of key a arrive", relay, func() bool { return s.count() == 2 && len(deadOf(t, store)) == 2 })
 	if d := deadOf(t, store, "--key", "a"); len(d) != 1 || d[0].BlocksKey {
 		t.Errorf("after the skip: %+v", d)
 	}
@@ -75,7 +75,7 @@ func TestRepair(t *testing.T) {
 		t.Errorf("status prints %q", out)
 	}
 	on("resume", "--key", "a", "--reason", "mended")
-	until(t, "key a goes on", relay, func() bool { return s.count() == 4 })
+	until(t, "the messages of key a arrive", relay, func() bool { return s.count() == 4 })
 
 	// Replays reach the stream although it has had the ids a moment ago.
 	o = orderOf(t, on("replay", "--key", "d", "--topic", s.topic, "--reason", "lost by the index", "--yes", "-o", "json"))

@@ -71,7 +71,7 @@ func TestPipeCommands(t *testing.T) {
 		t.Errorf("%d messages were sent, 2 before the pause", n)
 	}
 	on("pipe", "resume", "audit")
-	until(t, "the pipe goes on", relay, func() bool { return s.count() == 4 })
+	until(t, "the resumed pipe has sent its messages", relay, func() bool { return s.count() == 4 })
 	on("pipe", "remove", "audit", "--forfeit", "4")
 	if code := relay.ends(3 * time.Minute); code != exit.Usage {
 		t.Errorf("exit code %d after the pipe was removed, want %d:\n%s", code, exit.Usage, relay.said)

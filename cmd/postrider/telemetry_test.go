@@ -205,7 +205,7 @@ func TestTelemetryIsDown(t *testing.T) {
 				return relay.said.count("telemetry export failed") > 0
 			})
 			c, _, _ := collect(t, protocol, strings.TrimPrefix(url, "http://"))
-			until(t, "the export goes on", relay, func() bool {
+			until(t, "the export continues", relay, func() bool {
 				n++
 				send(fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", n))
 				return c.span("send orders") != nil && relay.said.count("telemetry export recovered") == 1

@@ -74,7 +74,7 @@ func TestWebhooks(t *testing.T) {
 	p := launchRelay(t, store, "webhooks:"+file)
 	until(t, "the endpoint that works has its messages", p, func() bool { return h.count("/rest") == 20 })
 	until(t, "the endpoint that is gone was asked", p, func() bool { return h.count("/gone") > 0 })
-	until(t, "the relay says so", p, func() bool { return p.said.count("until a person") > 0 })
+	until(t, "the relay logs that the endpoint waits for a person", p, func() bool { return p.said.count("until a person") > 0 })
 	before := h.count("/gone")
 	h.mu.Lock()
 	h.answer["/gone"] = 0
@@ -122,7 +122,7 @@ func TestGoneIsKept(t *testing.T) {
 		t.Errorf("a later relay asked the endpoint %d times", n-asked)
 	}
 	mustCLI(t, "", "resume", "--store", store, "--endpoint", "gone", "--reason", "they are back")
-	until(t, "the endpoint goes on", p, func() bool { return h.count("/gone") == asked+2 })
+	until(t, "the endpoint gets further requests", p, func() bool { return h.count("/gone") == asked+2 })
 	p.stop()
 	out := mustCLI(t, "", "journal", "--store", store)
 	for _, want := range []string{"endpoint stop", "endpoint resume", "they are back"} {

@@ -19,7 +19,7 @@ func deadCases() []Case {
 		{"dead/pages", "dead letters are listed in pages, each consumer's own", deadPages},
 		{"dead/revived", "a revived one is due at once and has its effect, once", deadRevived},
 		{"dead/in-turn", "a revived one waits for the versions before it, which may be dead themselves", deadInTurn},
-		{"dead/discarded", "a discarded one is gone for ever, and its key goes on", deadDiscarded},
+		{"dead/discarded", "a discarded one is gone for ever, and its key continues", deadDiscarded},
 		{"dead/without-topic", "one without a topic and a key can be discarded", deadWithoutTopic},
 		{"dead/stashed", "a stashed message that dies leaves the stash, and its key waits", deadStashed},
 	}

@@ -64,8 +64,9 @@ func beDeadly(url string) error {
 	}()
 	return relay.New(pgstore.New(pool, nil), deadly{pool}, &relay.Options{
 		Window: window, Page: window / 2, LeaseTTL: 700 * time.Millisecond,
-		Retry:  relay.Retry{Base: 10 * time.Millisecond, Max: 20 * time.Millisecond, MaxAttempts: deadlyAttempts},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		DeliverTimeout: 2 * time.Second, // a suspect goes again after up to six of them
+		Retry:          relay.Retry{Base: 10 * time.Millisecond, Max: 20 * time.Millisecond, MaxAttempts: deadlyAttempts},
+		Logger:         slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}).Run(ctx)
 }
 

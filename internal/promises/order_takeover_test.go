@@ -75,7 +75,7 @@ func TestZombie(t *testing.T) {
 		r.until(10*time.Second, "the second relay delivers", func() bool { return re.Stats().Delivered > mark })
 
 		// The zombie continues with the refusal.
-		if _, err := fmt.Fprintln(c.in, "go on"); err != nil {
+		if _, err := fmt.Fprintln(c.in, "continue"); err != nil {
 			t.Fatal(err)
 		}
 		c.signal(syscall.SIGCONT)

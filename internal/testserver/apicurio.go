@@ -73,12 +73,7 @@ func java21() (string, error) {
 func StartApicurio(tb TB) *Apicurio {
 	tb.Helper()
 	a, err := LaunchApicurio(context.Background(), "")
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	a.proc.attach(tb)
-	return a
+	return owned(tb, a, err)
 }
 
 // LaunchApicurio starts a server in dir, or in a temporary directory when dir is empty.

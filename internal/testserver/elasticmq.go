@@ -46,12 +46,7 @@ func ElasticMQLibs() (string, error) {
 func StartElasticMQ(tb TB, opts ...Option) *ElasticMQ {
 	tb.Helper()
 	e, err := LaunchElasticMQ(context.Background(), "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	e.proc.attach(tb)
-	return e
+	return owned(tb, e, err)
 }
 
 // LaunchElasticMQ starts a server in dir, or in a temporary directory when dir is
@@ -65,11 +60,7 @@ func LaunchElasticMQ(ctx context.Context, dir string, opts ...Option) (*ElasticM
 	if err != nil {
 		return nil, &MissingError{Server: "Java (for ElasticMQ)", Fix: "apt-get install default-jre-headless"}
 	}
-	user, err := lookupAccount("nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}

@@ -79,6 +79,15 @@ func newHome(dir string, user *account) (*home, error) {
 	return h, h.own(h.path)
 }
 
+// homeOf makes a directory for a server run by the first of these users that exists.
+func homeOf(dir string, users ...string) (*home, error) {
+	user, err := lookupAccount(users...)
+	if err != nil {
+		return nil, err
+	}
+	return newHome(dir, user)
+}
+
 // newLock makes and locks a file. If another process locks it between the two steps,
 // newLock tries another name.
 func newLock() (*os.File, error) {

@@ -48,12 +48,7 @@ func KafkaLibs() (string, error) {
 func StartKafka(tb TB, opts ...Option) *Kafka {
 	tb.Helper()
 	k, err := LaunchKafka(context.Background(), "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	k.proc.attach(tb)
-	return k
+	return owned(tb, k, err)
 }
 
 // LaunchKafka starts a broker in dir, which must be new, or in a temporary
@@ -67,11 +62,7 @@ func LaunchKafka(ctx context.Context, dir string, opts ...Option) (*Kafka, error
 	if err != nil {
 		return nil, &MissingError{Server: "Java (for Kafka)", Fix: "apt-get install default-jre-headless"}
 	}
-	user, err := lookupAccount("nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}

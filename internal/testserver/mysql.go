@@ -107,12 +107,7 @@ func (t mysqlTree) command(program string, args ...string) []string {
 func StartMySQL(tb TB, version string, opts ...Option) *MySQL {
 	tb.Helper()
 	m, err := LaunchMySQL(context.Background(), version, "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	m.proc.attach(tb)
-	return m
+	return owned(tb, m, err)
 }
 
 // LaunchMySQL starts a server in dir, or in a temporary directory when dir is empty.
@@ -122,11 +117,7 @@ func LaunchMySQL(ctx context.Context, version, dir string, opts ...Option) (*MyS
 	if err != nil {
 		return nil, err
 	}
-	user, err := lookupAccount("mysql", "nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "mysql", "nobody")
 	if err != nil {
 		return nil, err
 	}
@@ -303,9 +294,5 @@ func SharedMySQL(tb TB, version string) *MySQL {
 	m, err := sharedMySQL.get(version, func() (*MySQL, error) {
 		return LaunchMySQL(context.Background(), version, "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return m
+	return given(tb, m, err)
 }

@@ -46,12 +46,7 @@ func NATSBinary() (string, error) {
 func StartNATS(tb TB, opts ...Option) *NATS {
 	tb.Helper()
 	n, err := LaunchNATS(context.Background(), "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	n.proc.attach(tb)
-	return n
+	return owned(tb, n, err)
 }
 
 // LaunchNATS starts a server in dir, or in a temporary directory when dir is
@@ -62,11 +57,7 @@ func LaunchNATS(ctx context.Context, dir string, opts ...Option) (*NATS, error) 
 	if err != nil {
 		return nil, err
 	}
-	user, err := lookupAccount("nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}

@@ -50,12 +50,7 @@ func PgBouncerCommand(version string) ([]string, error) {
 func StartPgBouncer(tb TB, version, mode string, server *Postgres, opts ...Option) *PgBouncer {
 	tb.Helper()
 	b, err := launchPgBouncer(context.Background(), version, mode, server, apply(opts))
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	b.proc.attach(tb)
-	return b
+	return owned(tb, b, err)
 }
 
 func launchPgBouncer(ctx context.Context, version, mode string, server *Postgres, o options) (*PgBouncer, error) {

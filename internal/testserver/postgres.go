@@ -78,12 +78,7 @@ func isFile(path string) bool {
 func StartPostgres(tb TB, version string, opts ...PGOption) *Postgres {
 	tb.Helper()
 	p, err := LaunchPostgres(context.Background(), version, "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	p.proc.attach(tb)
-	return p
+	return owned(tb, p, err)
 }
 
 // LaunchPostgres starts a server of the given major version in dir, or in a
@@ -94,11 +89,7 @@ func LaunchPostgres(ctx context.Context, version, dir string, opts ...PGOption) 
 	if err != nil {
 		return nil, err
 	}
-	user, err := lookupAccount("postgres", "nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "postgres", "nobody")
 	if err != nil {
 		return nil, err
 	}

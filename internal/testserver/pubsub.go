@@ -49,11 +49,7 @@ func LaunchPubSub(ctx context.Context, dir string) (*PubSub, error) {
 	if err != nil {
 		return nil, &MissingError{Server: "Java (for the Pub/Sub emulator)", Fix: "apt-get install default-jre-headless", Optional: true}
 	}
-	user, err := lookupAccount("nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}

@@ -59,12 +59,7 @@ func RabbitMQTree(version string) (string, error) {
 func StartRabbitMQ(tb TB, version string, opts ...Option) *RabbitMQ {
 	tb.Helper()
 	r, err := LaunchRabbitMQ(context.Background(), version, "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	r.proc.attach(tb)
-	return r
+	return owned(tb, r, err)
 }
 
 // LaunchRabbitMQ starts a broker in dir, or in a temporary directory when dir is
@@ -78,15 +73,11 @@ func LaunchRabbitMQ(ctx context.Context, version, dir string, opts ...Option) (*
 	if err != nil || len(sbin) != 1 {
 		return nil, fmt.Errorf("testserver: %s contains no RabbitMQ", tree)
 	}
-	user, err := lookupAccount("nobody")
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHome(dir, user)
-	if err != nil {
-		return nil, err
-	}
-	r := &RabbitMQ{Version: version, Dir: h.path, sbin: sbin[0], user: user}
+	r := &RabbitMQ{Version: version, Dir: h.path, sbin: sbin[0], user: h.user}
 	if err := r.launch(ctx, h, tree, apply(opts)); err != nil {
 		h.remove()
 		return nil, err
@@ -102,11 +93,7 @@ func SharedRabbitMQ(tb TB, version string) *RabbitMQ {
 	r, err := sharedRabbitMQ.get(version, func() (*RabbitMQ, error) {
 		return LaunchRabbitMQ(context.Background(), version, "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return r
+	return given(tb, r, err)
 }
 
 func (r *RabbitMQ) launch(ctx context.Context, h *home, tree string, o options) error {

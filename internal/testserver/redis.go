@@ -82,12 +82,7 @@ func RedisClientCommand(version string) ([]string, error) {
 func StartRedis(tb TB, version string, opts ...Option) *Redis {
 	tb.Helper()
 	r, err := LaunchRedis(context.Background(), version, "", opts...)
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	r.proc.attach(tb)
-	return r
+	return owned(tb, r, err)
 }
 
 // LaunchRedis starts a server in dir, or in a temporary directory when dir is
@@ -98,11 +93,7 @@ func LaunchRedis(ctx context.Context, version, dir string, opts ...Option) (*Red
 	if err != nil {
 		return nil, err
 	}
-	user, err := lookupAccount("nobody")
-	if err != nil {
-		return nil, err
-	}
-	h, err := newHome(dir, user)
+	h, err := homeOf(dir, "nobody")
 	if err != nil {
 		return nil, err
 	}

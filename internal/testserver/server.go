@@ -36,3 +36,23 @@ func (s *Server) Close() error {
 	s.proc.home.remove()
 	return err
 }
+
+func (s *Server) attach(tb TB) { s.proc.attach(tb) }
+
+// owned returns a test's own server, which ends with the test.
+func owned[S interface{ attach(tb TB) }](tb TB, server S, err error) S {
+	tb.Helper()
+	if server = given(tb, server, err); err == nil {
+		server.attach(tb)
+	}
+	return server
+}
+
+// given returns a server, or ends the test that has none.
+func given[S any](tb TB, server S, err error) S {
+	tb.Helper()
+	if err != nil {
+		GiveUp(tb, err)
+	}
+	return server
+}

@@ -48,11 +48,7 @@ func SharedPostgres(tb TB, version string) *Postgres {
 	p, err := sharedPostgres.get(version, func() (*Postgres, error) {
 		return LaunchPostgres(context.Background(), version, "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return p
+	return given(tb, p, err)
 }
 
 // SharedKafka returns the one broker that all tests of this binary use. Give
@@ -62,11 +58,7 @@ func SharedKafka(tb TB) *Kafka {
 	k, err := sharedKafka.get("", func() (*Kafka, error) {
 		return LaunchKafka(context.Background(), "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return k
+	return given(tb, k, err)
 }
 
 // SharedNATS returns the one server that all tests of this binary use. Give
@@ -76,11 +68,7 @@ func SharedNATS(tb TB) *NATS {
 	n, err := sharedNATS.get("", func() (*NATS, error) {
 		return LaunchNATS(context.Background(), "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return n
+	return given(tb, n, err)
 }
 
 // SharedElasticMQ returns the one server that all tests of this binary use. Give
@@ -90,11 +78,7 @@ func SharedElasticMQ(tb TB) *ElasticMQ {
 	e, err := sharedElastic.get("", func() (*ElasticMQ, error) {
 		return LaunchElasticMQ(context.Background(), "", Throughput())
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return e
+	return given(tb, e, err)
 }
 
 // SharedMoto returns the one server that all tests of this binary use. Give queues and
@@ -104,11 +88,7 @@ func SharedMoto(tb TB) *Moto {
 	m, err := sharedMoto.get("", func() (*Moto, error) {
 		return LaunchMoto(context.Background(), "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return m
+	return given(tb, m, err)
 }
 
 // SharedPubSub returns the one emulator that all tests of this binary use. Give topics
@@ -118,11 +98,7 @@ func SharedPubSub(tb TB) *PubSub {
 	p, err := sharedPubSub.get("", func() (*PubSub, error) {
 		return LaunchPubSub(context.Background(), "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return p
+	return given(tb, p, err)
 }
 
 // SharedRedis returns the one server of this version that all tests of this
@@ -132,9 +108,5 @@ func SharedRedis(tb TB, version string) *Redis {
 	r, err := sharedRedis.get(version, func() (*Redis, error) {
 		return LaunchRedis(context.Background(), version, "")
 	})
-	if err != nil {
-		GiveUp(tb, err)
-		return nil
-	}
-	return r
+	return given(tb, r, err)
 }

@@ -19,9 +19,6 @@ import (
 // onEach runs a test on every server that this run has.
 func onEach(t *testing.T, test func(t *testing.T, server *testserver.MySQL)) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a server")
-	}
 	versions := testserver.MySQLVersions()
 	if one := os.Getenv("POSTRIDER_MYSQL"); one != "" {
 		versions = []string{one}

@@ -211,7 +211,7 @@ func (s *Store) raise(ctx context.Context, q db.Querier, pipe, kind string, n in
 	return err
 }
 
-// alarms are what a person must see to.
+// alarms are the findings that need an operator.
 func (s *Store) alarms(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	top, reset, err := s.setBack(ctx, q)
 	if err != nil {

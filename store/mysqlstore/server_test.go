@@ -134,9 +134,6 @@ func TestLanesAreThoseOfTheKeysBytes(t *testing.T) {
 
 // Promises: L
 func TestACrashIsAnotherHistory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a server")
-	}
 	server := testserver.StartMySQL(t, testserver.MySQLVersions()[0])
 	db := newOutbox(t, server, 2)
 	s := New(db, nil)

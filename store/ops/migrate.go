@@ -70,5 +70,5 @@ type Step struct {
 	Name    string
 	Down    bool
 	Took    time.Duration
-	Notes   []string // what a person must do beside it
+	Notes   []string // steps that the operator must take, such as a grant
 }

@@ -146,7 +146,7 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 }
 
 // Where none of the messages that are counted is due, or the pipe's, a message behind them is
-// taken for due: the lag is an upper bound, and says so.
+// taken for due: the lag is an upper bound, and marked as one.
 func TestLagBehindWhatIsCounted(t *testing.T) {
 	d := fresh(t, "18", 1)
 	s := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, CountLimit: 10})

@@ -122,7 +122,7 @@ func relayAilments() []ailment {
 			},
 		},
 		{
-			name: "message that goes on failing", check: "parked", severity: ops.Warning, word: "being retried", repair: discard,
+			name: "message that keeps failing", check: "parked", severity: ops.Warning, word: "being retried", repair: discard,
 			provoke: func(d *db, o *owner) {
 				o.park("k", "x", store.Retry)
 				d.exec(`UPDATE box.parked SET first_failed = clock_timestamp() - interval '1 hour'`)

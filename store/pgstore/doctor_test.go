@@ -343,7 +343,7 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 	})
 }
 
-// Without an outbox, or without any right to look, doctor says so and does not fail.
+// Without an outbox, or without any right to look, doctor reports it and does not fail.
 func TestDoctorSeesLittle(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		t.Parallel()

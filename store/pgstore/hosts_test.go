@@ -42,7 +42,7 @@ func silence(t *testing.T) (port int) {
 }
 
 // TestSilentHost: a host that does not answer holds up no connection, wherever it
-// stands in the string.
+// is in the string.
 //
 // Promises: S
 func TestSilentHost(t *testing.T) {

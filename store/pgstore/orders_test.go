@@ -438,7 +438,7 @@ func TestViewOfALaneLooksAtLittle(t *testing.T) {
 	})
 }
 
-// Nothing overtakes what stands in its key's queue, unless it is told so.
+// No message overtakes its key's queue, unless the order allows it.
 //
 // Promises: O
 func TestReplayOfABlockedKey(t *testing.T) {

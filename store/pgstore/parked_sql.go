@@ -116,7 +116,7 @@ const single = `p.pipe = $1 AND p.lane = l.lane AND p.state <> 'dead' AND (p.key
 // isDue is what is due of lane l: its place in its key's queue, or 1, and since
 // when the head of that queue is due. A record of a queue flows when none up to it
 // is dead or has its time before it. The queues that are due share what was asked
-// for; one that was cut short says so.
+// for; a truncated read is marked.
 const isDue = heads + nextHead + `,
 ready AS (SELECT heads.key, heads.due_at FROM heads WHERE heads.state <> 'dead' AND heads.due_at <= statement_timestamp()
   AND ` + free + `heads.key` + freeEnd + ` ORDER BY heads.due_at, heads.seq LIMIT l.n),

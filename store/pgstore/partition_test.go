@@ -172,7 +172,7 @@ func TestSequenceSetBackBelowDroppedPartitions(t *testing.T) {
 }
 
 // When nobody makes partitions, writers continue until every number of the last
-// one is used, and long before that the alarm says so.
+// one is used, and the alarm fires long before.
 func TestPartitionHeadroom(t *testing.T) {
 	trap(t, func(d *db, o *owner) {
 		d.convert()

@@ -40,7 +40,7 @@ func (d *db) view() map[string]seen {
 			d.Fatal(err)
 		}
 		if _, twice := all[label]; twice {
-			d.Errorf("%s stands in the view twice", label)
+			d.Errorf("%s is in the view twice", label)
 		}
 		if !both {
 			d.Errorf("%s has a lock owner or a time of it alone", label)

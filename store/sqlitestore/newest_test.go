@@ -27,7 +27,7 @@ func TestNewest(t *testing.T) {
 }
 
 // Where none of the messages that are counted is due, a message behind them is taken for due:
-// the lag is an upper bound, and says so.
+// the lag is an upper bound, and marked as one.
 func TestLagBehindWhatIsCounted(t *testing.T) {
 	pool, _ := newOutbox(t, 1)
 	c := carry(t, pool)

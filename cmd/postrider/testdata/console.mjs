@@ -33,15 +33,27 @@ async function findings(page) {
     .map((v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => n.target.join(' ')).join(', ')}`);
 }
 
+// seen opens a page and returns what the test judges.
+async function seen(page, look, path, wrong) {
+  wrong.length = 0;
+  const answer = await page.goto(job.root + path, { waitUntil: 'load' });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  const violations = look.axe ? await findings(page) : [];
+  const marked = await page.evaluate(() => document.querySelectorAll('main script, main img, main iframe, main style').length);
+  return { path, status: answer.status(), wide, wrong: [...wrong], axe: violations, marked, theme: look.theme, width: look.width };
+}
+
 for (const look of job.looks ?? []) {
   const { context, page, wrong } = await open(look);
   for (const path of look.pages) {
-    wrong.length = 0;
-    const answer = await page.goto(job.root + path, { waitUntil: 'load' });
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    const line = { path, status: answer.status(), wide, wrong: [...wrong], axe: [], theme: look.theme, width: look.width };
-    if (look.axe) line.axe = await findings(page);
-    line.marked = await page.evaluate(() => document.querySelectorAll('main script, main img, main iframe, main style').length);
+    let line;
+    for (let tries = 1; !line; tries++) {
+      try {
+        line = await seen(page, look, path, wrong);
+      } catch (e) { // the page loaded itself again, as it does every few seconds
+        if (tries === 3 || !e.message.includes('context was destroyed')) throw e;
+      }
+    }
     if (look.save) {
       await page.screenshot({ path: `${look.save}/${path.replace(/[^a-z0-9]+/gi, '-') || 'overview'}-${look.theme}-${look.width}.png`, fullPage: look.full ?? false });
     }

@@ -25,7 +25,7 @@ type Step struct {
 	Name    string   `json:"name"`
 	Down    bool     `json:"down,omitempty"`
 	Seconds float64  `json:"seconds"`
-	Notes   []string `json:"notes,omitempty"` // what a person must do beside it
+	Notes   []string `json:"notes,omitempty"` // steps that the operator must take, such as a grant
 }
 
 // Text writes the steps for a person.

@@ -33,7 +33,7 @@ func TestFleetEndsWhenNobodyTries(t *testing.T) {
 		t.Error("over although a tries again")
 	}
 	if !f.fails(a, refused) {
-		t.Error("both wait, and the process goes on")
+		t.Error("both wait, and the process continues")
 	}
 	f.tries(b)
 	if err := f.verdict(); err == nil || strings.Count(err.Error(), "refused") != 2 {

@@ -23,7 +23,7 @@ const hasIt = "has it"
 
 // needs lists the flags that have no effect on some stores, by name, or by command
 // and name where other commands mean something else by it. A command that a store
-// lacks as a whole says so by itself.
+// lacks as a whole reports it by itself.
 func needs() map[string]need {
 	retention, schema := need{ability: ops.CanRetain}, need{only: "its outbox has one place and no schemas"}
 	login := need{only: "it has no logins: file permissions decide", mysql: hasIt}

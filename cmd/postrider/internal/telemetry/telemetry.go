@@ -55,7 +55,7 @@ type Source struct {
 }
 
 // Export is a running export, or none. A collector that is down costs no message: what it
-// does not take is dropped, and the log says so once.
+// does not accept is dropped, and logged once.
 type Export struct {
 	// Tracer makes the spans and metrics of calls to brokers; nil: nothing is exported.
 	Tracer *otelpostrider.Tracer

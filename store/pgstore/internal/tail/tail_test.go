@@ -36,9 +36,6 @@ const bound = 2 * time.Minute
 func waits(t *testing.T, version string) *box {
 	t.Helper()
 	b := &box{T: t, server: testserver.StartPostgres(t, version), schema: "box"}
-	if b.server == nil {
-		t.SkipNow()
-	}
 	b.pool = b.connect("postgres")
 	if _, err := migrate.New(db.New(b.pool, b.schema, "main", time.Second), 4).Migrate(t.Context(), ops.MigrateRequest{Tail: true}); err != nil {
 		t.Fatal(err)
