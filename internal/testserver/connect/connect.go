@@ -49,8 +49,8 @@ func Libs() (string, error) {
 type Worker struct {
 	PID int
 	Dir string // holds worker.log and the offsets
+	URL string // of the REST interface
 
-	url  string
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the process is reaped
 }
@@ -70,7 +70,7 @@ func Launch(ctx context.Context, dir, kafka string, jvm []string, lines ...strin
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{Dir: dir, url: "http://" + address, done: make(chan struct{})}
+	w := &Worker{Dir: dir, URL: "http://" + address, done: make(chan struct{})}
 	files := map[string][]string{
 		"log4j2.xml": {
 			`<Configuration><Appenders><Console name="out"><PatternLayout pattern="%d %p %m (%c{1})%n%throwable"/></Console></Appenders>`,
@@ -78,7 +78,7 @@ func Launch(ctx context.Context, dir, kafka string, jvm []string, lines ...strin
 		},
 		"worker.properties": append([]string{
 			"bootstrap.servers=" + kafka,
-			"listeners=" + w.url,
+			"listeners=" + w.URL,
 			"offset.storage.file.filename=" + filepath.Join(dir, "offsets"),
 			"offset.flush.interval.ms=1000",
 			"plugin.discovery=only_scan",
@@ -170,6 +170,9 @@ func (w *Worker) Delete(ctx context.Context, name string) error {
 	return w.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil)
 }
 
+// Done is closed when the worker has ended.
+func (w *Worker) Done() <-chan struct{} { return w.done }
+
 // Close ends the worker.
 func (w *Worker) Close() error {
 	_ = w.cmd.Process.Signal(syscall.SIGTERM)
@@ -213,7 +216,7 @@ func (w *Worker) logTail() string {
 func (w *Worker) call(ctx context.Context, method, path string, body []byte, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	address, err := url.JoinPath(w.url, path)
+	address, err := url.JoinPath(w.URL, path)
 	if err != nil {
 		return err
 	}
