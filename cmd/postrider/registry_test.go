@@ -127,7 +127,8 @@ func (f *fakeRegistry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestRelayWaitsForTheRegistry: while the registry is down nothing is sent and no attempt
-// is counted, an unknown version is a dead letter, and the rest arrives framed.
+// is counted, an unknown version is a dead letter, and the rest arrives framed. A cut off cache
+// file is one line in the log.
 //
 // Promises: C
 func TestRelayWaitsForTheRegistry(t *testing.T) {
@@ -139,7 +140,11 @@ func TestRelayWaitsForTheRegistry(t *testing.T) {
 {"topic":"orders","key":"b","type":"order.placed","schema_version":7,"payload":{"qty":2}}
 `
 	mustCLI(t, samples, "enqueue", "--store", db)
-	p := launchRelay(t, db, "memory:", "--format", "confluent", "--registry", strings.Replace(at, "http://", "http://u:hidden@", 1))
+	cache := filepath.Join(t.TempDir(), "ids")
+	if err := os.WriteFile(cache, []byte(`{"registry":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := launchRelay(t, db, "memory:", "--format", "confluent", "--registry", strings.Replace(at, "http://", "http://u:hidden@", 1)+"?cache="+cache)
 	until(t, "the outage", p, func() bool { return p.said.count("destination unavailable") > 0 })
 	f.set(false)
 	until(t, "the dead letter", p, func() bool {
@@ -148,7 +153,7 @@ func TestRelayWaitsForTheRegistry(t *testing.T) {
 	until(t, "the end of the outage", p, func() bool { return p.said.count("destination available again") > 0 })
 	p.stop()
 	out := mustCLI(t, "", "dead", "list", "--store", db)
-	if strings.Count(out, "SCHEMA_UNKNOWN") != 1 || strings.Contains(out+p.said.String(), "hidden") || p.said.count("destination unavailable") != 1 {
+	if strings.Count(out, "SCHEMA_UNKNOWN") != 1 || strings.Contains(out+p.said.String(), "hidden") || p.said.count("destination unavailable") != 1 || p.said.count("schema cache unusable") != 1 {
 		t.Errorf("dead letters: %s\nlog:\n%s", out, p.said)
 	}
 }

@@ -274,9 +274,9 @@ func TestSchemaRows(t *testing.T) {
 	got := cli(t, nil, "", "schema", "check", "--schemas", dir, "--mode", "none", "--rows", "100", "--store", db)
 	if got.code != exit.Findings || !strings.Contains(got.out, "payloads: 10 read, 8 checked, 5 refused, 1 sealed, erased or elsewhere, 1 without a schema here\n") ||
 		!strings.Contains(got.out, "order.placed: 2 written as version 1 break version 2: order.placed/002.json#/properties/qty/type wants number (message ") || strings.Contains(got.out+got.err, "secret") ||
-		!strings.Contains(got.out, "order.paid: 1 written as version 1 break version 2: order.paid/002.avsc: does not read it by the rules of schema resolution (message ") ||
-		!strings.Contains(got.out, "order.sent: 1 written as version 1 break version 2: order.sent/002.proto#Sent: \"n\" of the binary payload is read as another (message ") ||
-		!strings.Contains(got.out, "order.sent: 1 written as version 1 break version 2: order.sent/002.proto#Sent: the JSON payload is refused (message ") {
+		!strings.Contains(got.out, "order.paid: 1 written as version 1 breaks version 2: order.paid/002.avsc: does not read it by the rules of schema resolution (message ") ||
+		!strings.Contains(got.out, "order.sent: 1 written as version 1 breaks version 2: order.sent/002.proto#Sent: \"n\" of the binary payload is read as another (message ") ||
+		!strings.Contains(got.out, "order.sent: 1 written as version 1 breaks version 2: order.sent/002.proto#Sent: the JSON payload is refused (message ") {
 		t.Errorf("code %d: %s%s", got.code, got.out, got.err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -69,6 +70,10 @@ func (c *Client) wrong(what string, err error) *Error {
 	if !errors.As(err, &answer) {
 		var syntax *json.SyntaxError
 		var mistyped *json.UnmarshalTypeError
+		var request *url.Error // it repeats the address
+		if errors.As(err, &request) {
+			e.Err = request.Err
+		}
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			e.Reason = fmt.Sprintf("no answer within %s", c.timeout)

@@ -87,7 +87,7 @@ func (c *Client) Plan(ctx context.Context, s *Schema) (Plan, error) {
 	}
 	if !is.Is {
 		if p.Incompatible = is.Messages; len(p.Incompatible) == 0 {
-			p.Incompatible = []string{"the registry gives no reason"}
+			p.Incompatible = []string{"the registry gives no reason: `postrider schema check --against registry` may find it"}
 		}
 	}
 	return p, nil

@@ -319,23 +319,8 @@ func TestTopicWaits(t *testing.T) {
 	fake.SeedSchema("orders-value", 1, 1, sr.Schema{Schema: avro})
 	fake.SeedSchema("orders-value", 3, 3, sr.Schema{Schema: avro})
 	fake.SeedSchema("other-value", 1, 2, sr.Schema{Schema: avro})
-	var down atomic.Bool
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if down.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		resp, err := http.Get(fake.URL() + r.URL.Path)
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		defer resp.Body.Close()
-		w.WriteHeader(resp.StatusCode)
-		_, _ = io.Copy(w, resp.Body)
-	}))
-	defer front.Close()
-	c := open(t, front.URL, nil)
+	front, down := switched(t, fake.URL())
+	c := open(t, front, nil)
 	to := &wire{router: c.Router(rules(t, route.Rule{})), sent: map[string][]byte{}}
 	sink := c.Sink(to)
 	send := func(topic string, version int32) string {

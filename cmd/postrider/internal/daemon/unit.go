@@ -28,7 +28,7 @@ type unit struct {
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
 	destinations func(ctx context.Context) ([]string, error)
-	sealed       func(ctx context.Context) error // reports the first route that cannot send any of its newest messages; nil: each can
+	sealed       func(ctx context.Context) error // finds a route whose newest messages are all sealed; nil: no route needs it
 	relay        *relay.Relay
 	health       func() relay.Health
 	quiet        bool        // the broker is not asked for advice
@@ -140,7 +140,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 			return nil, err
 		}
 	}
-	set.Invalid = invalidLog(u.log, time.Now)
+	set.Invalid, set.Log = invalidLog(u.log, time.Now), u.log
 	sink, err := open.Sink(set)
 	if err == nil {
 		opts.Route, err = set.Router()

@@ -15,7 +15,7 @@ func Schemas(set *Settings) (*registry.Client, error) {
 	if set.Registry == "" {
 		return nil, exit.Usagef("no schema registry: give --registry, POSTRIDER_REGISTRY or registry in the file, such as https://HOST:8081")
 	}
-	c, err := registry.Open(set.Registry, nil)
+	c, err := registry.Open(set.Registry, &registry.Options{Logger: set.Log})
 	if err != nil {
 		return nil, exit.Usagef("registry %s cannot be used: %w", redact.Place(set.Registry), err)
 	}

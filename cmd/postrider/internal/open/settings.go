@@ -2,6 +2,7 @@ package open
 
 import (
 	"io"
+	"log/slog"
 
 	"github.com/spf13/pflag"
 
@@ -18,6 +19,7 @@ type Settings struct {
 	Routes                      []config.Rule // nil: every message goes to its topic
 	Schemas                     string        // the folder of JSON Schemas that routes validate with; "": none
 	Registry                    string        // the URL of the schema registry of routes with the format confluent; "": none
+	Log                         *slog.Logger  // of a schema cache that cannot be used; nil: silent
 	Invalid                     InvalidFunc   // is told of payloads where a route warns; nil: nobody is
 	Wake                        string        // how a relay learns of messages; "": as the store's URL has it
 	Lanes                       int           // of an outbox to be made; 0: the default

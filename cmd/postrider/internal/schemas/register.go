@@ -103,7 +103,7 @@ func (a *App) runRegister(ctx context.Context, subjects []string, template strin
 	case failed != nil:
 		return exit.With(exit.Usage, failed)
 	case bad > 0:
-		return exit.Withf(exit.Findings, "%d of %d subjects have a version that the registry finds incompatible", bad, len(subjects))
+		return exit.Withf(exit.Findings, "%d of %d subjects %s a version that the registry finds incompatible", bad, len(subjects), plural(bad, "has", "have"))
 	}
 	return nil
 }

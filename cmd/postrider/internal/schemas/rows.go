@@ -123,6 +123,6 @@ func (r *rows) text(w *tabwriter.Writer) {
 	fmt.Fprintln(w)
 	output.Row(w, fmt.Sprintf("payloads: %d read, %d checked, %d refused, %d sealed, erased or elsewhere, %d without a schema here", r.Read, r.Checked, r.Refused, r.Unreadable, r.Unknown))
 	for _, one := range r.Reasons {
-		output.Row(w, fmt.Sprintf("  %s: %d written as version %d break version %d: %s (message %s)", one.Subject, one.Messages, one.Written, one.Version, one.Reason, one.ID))
+		output.Row(w, fmt.Sprintf("  %s: %d written as version %d %s version %d: %s (message %s)", one.Subject, one.Messages, one.Written, plural(one.Messages, "breaks", "break"), one.Version, one.Reason, one.ID))
 	}
 }
