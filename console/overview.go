@@ -111,14 +111,6 @@ func (p *place) judge(s *sight, blocked *keysSeen) verdict {
 	return verdict{Level: "ok", Text: "Everything has been sent."}
 }
 
-// atMost is what a text says before a lag that is an upper bound.
-func atMost(capped bool) string {
-	if capped {
-		return "at most "
-	}
-	return ""
-}
-
 func deadText(f figure) string {
 	if f.N == 1 && !f.Bound {
 		return "1 message is dead."
@@ -264,7 +256,7 @@ func laneClass(s *ops.Status, l *ops.LaneStatus) string {
 func laneTitle(s *ops.Status, l *ops.LaneStatus) string {
 	text := fmt.Sprintf("lane %d: %d pending, %d parked", l.Lane, l.Pending, l.Parked)
 	if l.Pending > 0 {
-		text += ", lag " + atMost(l.LagCapped) + age(l.Lag)
+		text += ", lag " + l.AtMost() + age(l.Lag)
 	}
 	if waits := s.WaitsFor(l); waits != "" {
 		text += "; waits for " + waits

@@ -70,6 +70,14 @@ func (s *Status) AtMost() string {
 	return ""
 }
 
+// AtMost is Status.AtMost of the lane's lag.
+func (l *LaneStatus) AtMost() string {
+	if l.LagCapped {
+		return "at most "
+	}
+	return ""
+}
+
 // LaneStatus is one lane of a Status.
 type LaneStatus struct {
 	Lane    store.Lane
