@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -69,7 +70,7 @@ type ConsumeResult struct {
 func consumeCommand(ctx context.Context, args []string) (ConsumeResult, error) {
 	var c ConsumeConfig
 	fs := flag.NewFlagSet("proof consume", flag.ExitOnError)
-	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(feedNames(), ", "))
+	fs.StringVar(&c.Broker, "broker", "kafka", "one of "+strings.Join(private.Names(), ", "))
 	fs.StringVar(&c.Postgres, "postgres", "15", "major version")
 	fs.StringVar(&c.Order, "order", "contiguous", "one of "+strings.Join(slices.Sorted(maps.Keys(member.Orders())), ", "))
 	fs.IntVar(&c.Messages, "messages", 200_000, "messages, of which every tenth is published twice")
@@ -172,7 +173,7 @@ func (r *consumeRun) run(ctx context.Context, published int) (ConsumeResult, err
 	if err != nil {
 		return res, err
 	}
-	if res.Unread, err = r.feed.left(ctx); err != nil {
+	if res.Unread, err = r.feed.unread(ctx); err != nil {
 		return res, err
 	}
 	res.Broker, res.Order, res.Messages, res.Published, res.Seed = r.c.Broker, r.c.Order, r.want, published, r.c.Seed
@@ -298,6 +299,9 @@ func (r *consumeRun) drained(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.feed.Lag == nil {
+		return r.quiet(ctx)
+	}
 	least := 1 << 62
 	return waitFor(ctx, time.Minute, func() int { return -least }, func() (bool, error) {
 		left, err := r.feed.left(ctx)
@@ -307,6 +311,19 @@ func (r *consumeRun) drained(ctx context.Context) error {
 		least = min(least, left)
 		return left == 0, r.herd.trouble()
 	})
+}
+
+// quiet waits until no effect has come for longer than a record can be hidden.
+func (r *consumeRun) quiet(ctx context.Context) error {
+	for last, since := -1, time.Now(); time.Since(since) < 3*r.feed.Lease; {
+		if now := r.effects(ctx); now != last {
+			last, since = now, time.Now()
+		}
+		if err := errors.Join(pause(ctx, 200*time.Millisecond), r.herd.trouble()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // judge counts the effects in plain SQL.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/proof/member"
 )
@@ -23,7 +24,9 @@ import (
 func TestConsumers(t *testing.T) {
 	names, orders := []string{"nats"}, []string{"contiguous"}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
-		names, orders = feedNames(), slices.Sorted(maps.Keys(member.Orders()))
+		// On Google's emulator keys whose handlers fail come to a halt. README.md says what is known.
+		names = slices.DeleteFunc(private.Names(), func(name string) bool { return name == "pubsub" })
+		orders = slices.Sorted(maps.Keys(member.Orders()))
 	}
 	for _, name := range names {
 		for _, order := range orders {

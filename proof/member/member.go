@@ -24,6 +24,7 @@ import (
 	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/broker/pubsubbroker"
 	"github.com/postrider/postrider/broker/rabbitbroker"
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/consumer"
@@ -152,6 +153,12 @@ func open(c *Config) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return src, func() { src.Close(); nc.Close() }, nil
+	case "pubsub": // a killed member's messages are hidden for the deadline
+		src, err := pubsubbroker.OpenSource(c.URL, &pubsubbroker.SourceOptions{Subscription: c.Topic + "-read", Deadline: 10 * time.Second})
+		if err != nil {
+			return nil, nil, err
+		}
+		return src, src.Close, nil
 	case "rabbitmq":
 		src, err := rabbitbroker.OpenSource(c.URL, &rabbitbroker.SourceOptions{Queue: c.Topic, Consumer: c.Name})
 		if err != nil {
