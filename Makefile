@@ -20,7 +20,7 @@ build: ## the binary, bin/postrider
 	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/postrider ./cmd/postrider
 
 .PHONY: servers
-servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry and Kubernetes)
+servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry, Debezium and Kubernetes)
 	go run ./internal/testserver/install $(if $(ALL),-all)
 
 .PHONY: test
@@ -32,6 +32,11 @@ matrix: ## the same on every supported PostgreSQL, and a million schedules of th
 	@$(MAKE) --no-print-directory servers ALL=1
 	@POSTRIDER_MATRIX=1 tools/test $(TESTFLAGS) -timeout 90m
 	@$(MAKE) --no-print-directory charts
+	@$(MAKE) --no-print-directory peers
+
+.PHONY: peers
+peers: ## other relays beside Postrider, with few messages: the gate, not the numbers
+	cd bench/peers && go test -timeout 30m ./...
 
 .PHONY: charts
 charts: ## lint and render the Helm chart and the kustomize manifests; install them in Kubernetes where it is built

@@ -12,6 +12,7 @@ import (
 // Block is the first dead letter of a lane that holds its key: later messages of the key
 // wait until a person acts.
 type Block struct {
+	Pipe    string
 	Seq     int64
 	Key     string
 	Waiting int64 // messages set aside behind it, counted up to ops.KeyCount
@@ -39,7 +40,7 @@ func Blocks(ctx context.Context, ad ops.Admin, st *ops.Status) (map[store.Lane]B
 		}
 		b, ok := blocks[d.Lane]
 		if !ok {
-			b = Block{Seq: d.Seq, Key: d.Message.Key}
+			b = Block{Pipe: st.Pipe, Seq: d.Seq, Key: d.Message.Key}
 			behind, err := ad.Parked(ctx, ops.ParkedQuery{State: store.Waiting, Key: b.Key, Limit: ops.KeyCount, Bare: true})
 			if err != nil {
 				return nil, fmt.Errorf("look for keys behind dead letters: %w", err)
@@ -53,7 +54,9 @@ func Blocks(ctx context.Context, ad ops.Admin, st *ops.Status) (map[store.Lane]B
 }
 
 // Retry is the command that sends the dead letter again.
-func (b Block) Retry() string { return fmt.Sprintf("postrider dead retry %d --reason WHY", b.Seq) }
+func (b Block) Retry() string {
+	return ops.ForPipe(fmt.Sprintf("postrider dead retry %d --reason WHY", b.Seq), b.Pipe)
+}
 
 // String tells what waits behind the dead letter, and what a person does.
 func (b Block) String() string {

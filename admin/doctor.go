@@ -167,7 +167,7 @@ func (d destinations) Examine(ctx context.Context, req ops.ExamineRequest) ([]op
 		}
 		found = append(found, ops.Finding{
 			Check: check, Severity: ops.Critical, What: fmt.Sprintf("topic %q has no destination: %v", topics[i], err),
-			Why: "the relay holds them, and those behind them in their lanes", Fix: "create the topic or stream in " + name + ", or give the relay's user the right to see it",
+			Why: "the relay holds them, and those behind them in their lanes", Fix: "create the " + cmp.Or(info.Takes, "destination") + " in " + name + ", or give the relay's user the right to see it",
 			Data: map[string]any{"topic": topics[i]},
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/bench/clouds"
-	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
@@ -17,6 +16,7 @@ import (
 	"github.com/postrider/postrider/broker/redisbroker"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/lab/brokers/private"
+	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
 

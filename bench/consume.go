@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
 )

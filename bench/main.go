@@ -11,6 +11,7 @@
 //	go run ./bench run window --broker rabbitmq --messages 100000
 //	go run ./bench run outage --messages 6144000
 //	go run ./bench run tenants --tenants 8 --messages 500000
+//	go run ./bench peers --messages 500000 --output json
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write the CPU profiles
 // relay.prof and produce.prof to DIR, and each way to consume one with its name.
@@ -31,6 +32,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/postrider/postrider/bench/apart"
 )
 
 // config has the values of the flags.
@@ -58,11 +61,14 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--wake poll|listen|log] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench peers [flags], or bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--wake poll|listen|log] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
 		return runChild(ctx, args[1], args[2:])
+	}
+	if len(args) > 0 && args[0] == "peers" {
+		return apart.Run(ctx, "peers", args[1:])
 	}
 	if len(args) < 2 || args[0] != "run" {
 		return errUsage

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/bench/proc"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
 )

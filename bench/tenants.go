@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/bench/proc"
+	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/bench/proc"
+	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
 

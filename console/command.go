@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/shell"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -15,25 +16,16 @@ import (
 func (p *place) command(words ...string) string {
 	all := []string{"postrider"}
 	for _, w := range words {
-		all = append(all, shellWord(w))
+		all = append(all, shell.Word(w))
 	}
 	line := strings.Join(all, " ")
 	if p.outbox.Flags != "" {
 		line += " " + p.outbox.Flags
 	}
 	if pipe := cmp.Or(p.pipe, p.defaultPipe()); p.pipe != "" || pipe != store.DefaultPipe {
-		line += " --pipe " + shellWord(pipe)
+		line += " --pipe " + shell.Word(pipe)
 	}
 	return line
-}
-
-// shellWord is a text as a shell takes it.
-func shellWord(text string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+=,"
-	if text != "" && strings.Trim(text, plain) == "" {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // matchFlags are the flags that select what a match selects.

@@ -2,11 +2,14 @@ package console_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/console"
@@ -256,4 +259,35 @@ func TestEvents(t *testing.T) {
 		return
 	}
 	t.Fatal("no event came", lines.Err())
+}
+
+// bounded is an admin whose status is a bound.
+type bounded struct{ ops.Admin }
+
+func (b bounded) Status(ctx context.Context) (ops.Status, error) {
+	st, err := b.Admin.Status(ctx)
+	st.Lag, st.LagCapped, st.Pending, st.Capped = 2*time.Hour, true, 2000, true
+	if len(st.Lanes) > 0 {
+		l := &st.Lanes[0]
+		l.Lag, l.LagCapped, l.Pending, l.Delivered = st.Lag, true, st.Pending, 1
+	}
+	return st, err
+}
+
+// Figures that are bounds are shown as bounds, on each page that has them.
+func TestBoundsAreMarked(t *testing.T) {
+	st := memstore.New(nil)
+	office := *st.Office()
+	office.Admin = bounded{office.Admin}
+	c := console.New([]console.Outbox{{Name: "shop", Store: st, Office: &office}, {Name: "mail", Store: st, Office: &office}}, &console.Options{
+		Authenticate: func(*http.Request) (console.User, error) { return console.User{Name: "ann", Role: console.Viewer}, nil },
+	})
+	defer c.Close()
+	for _, page := range []string{"/", "/o/shop/", "/o/shop/lanes"} {
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, page, nil))
+		if body := w.Body.String(); !strings.Contains(body, "at most 2 h") {
+			t.Errorf("%s: the lag is not marked as a bound:\n%s", page, body)
+		}
+	}
 }

@@ -5,32 +5,15 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider/internal/causes"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// cause is what dead letters have in common.
-type cause struct {
-	Code, Topic, Type string
-	Error             string // normalised
-}
-
-// group are the dead letters of one cause.
-type group struct {
-	cause
-	N        int
-	Keys     int // keys that they hold
-	Oldest   time.Time
-	Newest   time.Time
-	Example  ops.ParkedRecord
-	Fragment string // the part of the error that all of them have
-}
 
 // deadBody is the page of dead letters.
 type deadBody struct {
@@ -39,7 +22,7 @@ type deadBody struct {
 	More     bool  // there are records behind them
 	Last     int64 // number of the last record that was looked at
 	From     int64 // records behind this number were looked at
-	Groups   []group
+	Groups   []causes.Group
 	Filter   ops.Match
 	Filtered bool
 	Records  []ops.ParkedRecord // of a filter
@@ -48,78 +31,6 @@ type deadBody struct {
 	States   []string
 	Query    template.URL // selects what the filter selects
 	Further  template.URL // the same, behind the last record that was looked at
-}
-
-var (
-	uuidIn   = regexp.MustCompile(`[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
-	quotedIn = regexp.MustCompile(`"[^"]*"|'[^']*'`)
-	hexIn    = regexp.MustCompile(`\b(0x)?[0-9a-fA-F]{8,}\b`)
-	digitsIn = regexp.MustCompile(`\d+(\.\d+)*(:\d+)?`)
-	tellsIn  = regexp.MustCompile(`^([1-5]\d\d|\d+(\.\d+){3}(:\d+)?)$`) // a status of HTTP, an address
-)
-
-// differing stands in an error for what differs from message to message.
-const differing = "…"
-
-// normalised is an error without what differs from message to message.
-func normalised(text string) string {
-	for _, what := range []*regexp.Regexp{uuidIn, quotedIn, hexIn} {
-		text = what.ReplaceAllString(text, differing)
-	}
-	return digitsIn.ReplaceAllStringFunc(text, func(found string) string {
-		if tellsIn.MatchString(found) {
-			return found
-		}
-		return differing
-	})
-}
-
-// fragment is the longest part of a normalised error in which nothing differs; "" when it is too
-// short to tell anything. It has no line break, which browsers change in the fields of forms.
-func fragment(text string) string {
-	longest := ""
-	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '…' || r == '\n' || r == '\r' }) {
-		if len(part) > len(longest) {
-			longest = part
-		}
-	}
-	const tells = 4
-	if len(strings.TrimSpace(longest)) < tells {
-		return ""
-	}
-	return longest
-}
-
-// Selects reports whether a filter can tell the group from the other dead letters of its topic.
-func (g *group) Selects() bool { return g.Code != "" || g.Fragment != "" }
-
-func groupsOf(records []ops.ParkedRecord) []group {
-	at := map[cause]int{}
-	keys := map[cause]map[string]bool{}
-	var all []group
-	for _, r := range records {
-		c := cause{r.Code, r.Message.Topic, r.Message.Type, normalised(r.Error)}
-		i, ok := at[c]
-		if !ok {
-			i = len(all)
-			at[c], keys[c] = i, map[string]bool{}
-			all = append(all, group{cause: c, Example: r, Oldest: r.LastAttempt, Newest: r.LastAttempt, Fragment: fragment(c.Error)})
-		}
-		g := &all[i]
-		g.N++
-		if r.LastAttempt.Before(g.Oldest) {
-			g.Oldest = r.LastAttempt
-		}
-		if r.LastAttempt.After(g.Newest) {
-			g.Newest = r.LastAttempt
-		}
-		if r.Captures && r.Message.Key != "" {
-			keys[c][r.Message.Key] = true
-		}
-		g.Keys = len(keys[c])
-	}
-	slices.SortStableFunc(all, func(a, b group) int { return cmp.Or(cmp.Compare(b.N, a.N), b.Newest.Compare(a.Newest)) })
-	return all
 }
 
 // matchOf reads which records a URL or a form selects.
@@ -263,9 +174,12 @@ func (q *request) dead() error {
 		selected.Set("after", strconv.FormatInt(body.Last, 10))
 		body.Further = linkOf(selected)
 	} else {
-		body.Groups = groupsOf(all)
+		body.Groups = causes.Of(all)
 	}
 	words := []string{"dead", "list"}
+	if !body.Filtered {
+		words = append(words, "--group")
+	}
 	for flag, value := range map[string]string{"--topic": m.Topic, "--key": m.Key, "--code": m.Code} {
 		if value != "" {
 			words = append(words, flag, value)

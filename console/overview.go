@@ -18,6 +18,7 @@ import (
 type card struct {
 	Name, Kind string
 	Sight      sight
+	Pending    figure
 	Dead       figure
 	Verdict    verdict
 	Role       Role
@@ -43,6 +44,7 @@ func (q *request) home() error {
 		c := &cards[i]
 		place := q.outboxes[slices.IndexFunc(q.outboxes, func(o *outbox) bool { return o.Name == c.Name })].places[""]
 		c.Sight = place.look(q.ctx)
+		c.Pending = figure{c.Sight.Status.Pending, c.Sight.Status.Capped, true}
 		c.Dead = deadOf(&c.Sight.Status, c.Sight.At)
 		c.Verdict = place.judge(&c.Sight, nil)
 	}
@@ -100,13 +102,21 @@ func (p *place) judge(s *sight, blocked *keysSeen) verdict {
 	case dead.N > 0:
 		return verdict{"warning", deadText(dead), "dead", "See why", p.command("dead", "list")}
 	case late:
-		return verdict{"warning", "The oldest message is late: it waits for " + age(st.Lag) + ".", "lanes", "See where", p.command("status", "--lanes")}
+		return verdict{"warning", "The oldest message is late: it waits for " + st.AtMost() + age(st.Lag) + ".", "lanes", "See where", p.command("status", "--lanes")}
 	case !alive:
 		return verdict{"warning", "No relay is alive; nothing is pending.", "doctor?only=relays", "Ask the doctor", p.command("relay")}
 	case st.Pending > 0:
 		return verdict{Level: "ok", Text: "Messages are flowing."}
 	}
 	return verdict{Level: "ok", Text: "Everything has been sent."}
+}
+
+// atMost is what a text says before a lag that is an upper bound.
+func atMost(capped bool) string {
+	if capped {
+		return "at most "
+	}
+	return ""
 }
 
 func deadText(f figure) string {
@@ -254,7 +264,7 @@ func laneClass(s *ops.Status, l *ops.LaneStatus) string {
 func laneTitle(s *ops.Status, l *ops.LaneStatus) string {
 	text := fmt.Sprintf("lane %d: %d pending, %d parked", l.Lane, l.Pending, l.Parked)
 	if l.Pending > 0 {
-		text += ", lag " + age(l.Lag)
+		text += ", lag " + atMost(l.LagCapped) + age(l.Lag)
 	}
 	if waits := s.WaitsFor(l); waits != "" {
 		text += "; waits for " + waits
@@ -339,7 +349,7 @@ func (q *request) figures() live {
 	samples := q.place.series(q.ctx, chosen)
 	v := q.place.judge(&s, &keys)
 	l := live{
-		Pending: fig(figure{s.Status.Pending, s.Status.Capped, !s.At.IsZero()}), Lag: age(s.Status.Lag), In: rateText(in), Out: rateText(out),
+		Pending: fig(figure{s.Status.Pending, s.Status.Capped, !s.At.IsZero()}), Lag: s.Status.AtMost() + age(s.Status.Lag), In: rateText(in), Out: rateText(out),
 		Dead: fig(deadOf(&s.Status, s.At)), Blocked: fig(keys.figure()),
 		Text: v.Text, Level: v.Level, At: s.At.UTC().Format("15:04:05"), Paths: map[string]string{}, Tops: map[string]string{},
 	}

@@ -72,11 +72,17 @@ func (s *source) moved(ctx context.Context, n int) (int, error) {
 	}
 }
 
+// shown is how many findings a run describes.
+const shown = 100
+
+// patience is the least silence after which a missing record counts as lost.
+const patience = 30 * time.Second
+
 // settled waits until the broker has total records and no more have arrived for a while,
-// and judges its log. A missing record counts as lost only after half a minute of
-// silence.
+// and judges its log. A missing record counts as lost only after a silence without a
+// failed request that is longer than such a request can hide records.
 func (s *source) settled(ctx context.Context, truth map[string]int, total int) (Result, error) {
-	last, since := -1, time.Now()
+	last, since, enough := -1, time.Now(), max(patience, 3*s.Lease)
 	for {
 		now, err := s.counted(ctx)
 		switch {
@@ -85,12 +91,15 @@ func (s *source) settled(ctx context.Context, truth map[string]int, total int) (
 		case now != last:
 			last, since = now, time.Now()
 		}
-		if quiet := time.Since(since); last >= total && quiet > 2*time.Second || quiet > 30*time.Second {
+		if quiet := time.Since(since); last >= total && quiet > 2*time.Second || quiet > enough {
 			check := newChecker()
-			if err := s.Read(ctx, topic, func(r brokers.Record) { check.add(r.Payload) }); err != nil {
+			if err := s.Read(ctx, topic, func(r brokers.Record) { check.add(r) }); err != nil {
 				return Result{}, fmt.Errorf("read the broker's log: %w", err)
 			}
-			if r := check.judge(truth); r.Lost == 0 || quiet > 30*time.Second {
+			if r := check.judge(truth); r.Lost == 0 || quiet > enough {
+				for _, finding := range check.findings(shown) {
+					say("out of order: %s", finding)
+				}
 				return r, nil
 			}
 		}

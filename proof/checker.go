@@ -2,9 +2,13 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
 // Result has the checker's findings. Delivered counts every copy.
@@ -37,16 +41,27 @@ type checker struct {
 	delivered int
 	distinct  int
 	highest   map[string]int
+	places    map[string]string // of the highest versions
+	steps     map[string][]step
 	disorder  int
 	rewind    int
 	alien     int
 }
 
-func newChecker() *checker { return &checker{highest: make(map[string]int)} }
+// step is a step ahead of a key, for a person.
+type step struct {
+	from, to   int
+	left, came string // their places
+	later      []string
+}
+
+func newChecker() *checker {
+	return &checker{highest: make(map[string]int), places: make(map[string]string), steps: make(map[string][]step)}
+}
 
 // add takes one record in the order of the broker's log.
-func (c *checker) add(payload []byte) {
-	key, version, err := parse(payload)
+func (c *checker) add(r brokers.Record) {
+	key, version, err := parse(r.Payload)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.delivered++
@@ -54,16 +69,42 @@ func (c *checker) add(payload []byte) {
 	switch {
 	case err != nil:
 		c.alien++
+		return
 	case version == high+1:
-		c.highest[key] = version
 		c.distinct++
 	case version > high+1:
 		c.disorder++
 		c.distinct += version - high
-		c.highest[key] = version
+		c.steps[key] = append(c.steps[key], step{from: high, to: version, left: c.places[key], came: r.Place})
 	default:
 		c.rewind = max(c.rewind, high-version+1)
+		for i := range c.steps[key] {
+			if s := &c.steps[key][i]; s.from < version && version < s.to {
+				s.later = append(s.later, fmt.Sprintf("version %d (%s)", version, r.Place))
+			}
+		}
+		return
 	}
+	c.highest[key], c.places[key] = version, r.Place
+}
+
+// findings describes each step ahead, at most n.
+func (c *checker) findings(n int) (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(c.steps)) {
+		for _, s := range c.steps[key] {
+			if len(all) == n {
+				return all
+			}
+			later := "none of those between later"
+			if len(s.later) > 0 {
+				later = "later " + strings.Join(s.later, ", ")
+			}
+			all = append(all, fmt.Sprintf("key %s: version %d (%s) stored after version %d (%s), %s", key, s.to, s.came, s.from, s.left, later))
+		}
+	}
+	return all
 }
 
 // judge compares the log with the truth, the highest committed version of each key.

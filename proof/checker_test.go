@@ -1,6 +1,12 @@
 package main
 
-import "testing"
+import (
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/postrider/postrider/internal/lab/brokers"
+)
 
 // TestCheckerBites feeds the checker a history for each kind of error.
 func TestCheckerBites(t *testing.T) {
@@ -20,11 +26,29 @@ func TestCheckerBites(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newChecker()
 			for _, p := range tc.log {
-				c.add([]byte(p))
+				c.add(brokers.Record{Payload: []byte(p)})
 			}
 			if got := c.judge(truth); got != tc.want {
 				t.Errorf("judge = %+v\nwant    %+v", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestFindings describes a step ahead: what was stored before it, and what came later.
+func TestFindings(t *testing.T) {
+	c := newChecker()
+	for i, p := range []string{"a:1:x", "b:1:x", "a:4:x", "a:2:x", "a:5:x", "b:3:x"} {
+		c.add(brokers.Record{Payload: []byte(p), Place: "p" + strconv.Itoa(i)})
+	}
+	want := []string{
+		"key a: version 4 (p2) stored after version 1 (p0), later version 2 (p3)",
+		"key b: version 3 (p5) stored after version 1 (p1), none of those between later",
+	}
+	if got := c.findings(10); !slices.Equal(got, want) {
+		t.Errorf("findings %q", got)
+	}
+	if got := c.findings(1); len(got) != 1 {
+		t.Errorf("%d findings, want 1", len(got))
 	}
 }

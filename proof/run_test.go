@@ -57,7 +57,7 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	c := newChecker()
-	if err := s.Read(t.Context(), topic, func(r brokers.Record) { c.add(r.Payload) }); err != nil {
+	if err := s.Read(t.Context(), topic, func(r brokers.Record) { c.add(r) }); err != nil {
 		t.Fatal(err)
 	}
 	if r := c.judge(map[string]int{"k": 3}); !r.OK || r.Delivered != 3 {

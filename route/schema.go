@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/seal"
 )
 
 // Strategy makes the subject of a schema registry, for the format Confluent.
@@ -62,6 +63,11 @@ func (r *Rule) registered() (s *naming, wrong string) {
 			}
 		}
 		return nil, ""
+	}
+	for _, name := range []string{seal.HeaderAlgorithm, seal.HeaderKey} {
+		if _, sealed := r.Match.Headers[name]; sealed {
+			return nil, "match selects sealed payloads by the header " + name + ", and format is confluent, whose readers cannot open them: set format to plain, or remove the header from match"
+		}
 	}
 	s = &naming{strategy: r.Strategy, framing: r.Framing, version: r.SchemaVersion}
 	switch {

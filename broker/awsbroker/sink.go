@@ -88,7 +88,7 @@ func NewSink(client *sqs.Client, opts *SinkOptions) (*Sink, error) {
 	}
 	q := newQueues(client, s.opts.Prefix, s.opts.Account, s.opts.Standard)
 	s.to, s.badName, s.mostBatch = q, codeQueueName, mostBytes
-	s.info = broker.Info{Name: "sqs", TopicProblem: func(name string) error { return q.problem(q.withSuffix(name)) }, Advise: q.advise, Keeps: q.keeps}
+	s.info = broker.Info{Name: "sqs", Takes: "queue", TopicProblem: func(name string) error { return q.problem(q.withSuffix(name)) }, Advise: q.advise, Keeps: q.keeps}
 	return s, nil
 }
 
@@ -108,7 +108,7 @@ func NewTopicSink(client *sns.Client, opts *SinkOptions) (*Sink, error) {
 	}
 	t := newTopics(client, s.opts.Prefix, s.opts.Account, s.opts.Standard)
 	s.to, s.badName, s.mostBatch, s.fansOut = t, codeTopicName, s.opts.MaxMessageBytes, true
-	s.info = broker.Info{Name: "sns", TopicProblem: func(name string) error { return t.problem(t.withSuffix(name)) }, Advise: t.advise}
+	s.info = broker.Info{Name: "sns", Takes: "topic", TopicProblem: func(name string) error { return t.problem(t.withSuffix(name)) }, Advise: t.advise}
 	return s, nil
 }
 

@@ -177,7 +177,7 @@ func (s *Sink) Info() broker.Info {
 		limit = s.maxBatch - batchHeaderLen
 	}
 	return broker.Info{
-		Name: "kafka", MaxMessageBytes: limit,
+		Name: "kafka", Takes: "topic", MaxMessageBytes: limit,
 		MaxTopicBytes: maxTopic, TopicProblem: topicProblem, Codec: wireCodec(), Fencing: s.transactor != nil,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
 	}

@@ -95,7 +95,7 @@ func reserved(name string) bool {
 // the first connection.
 func (s *Sink) Info() broker.Info {
 	return broker.Info{
-		Name: "nats", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec,
+		Name: "nats", Takes: "stream", MaxMessageBytes: int(s.nc.MaxPayload()), DedupWindow: s.dedup(), Codec: s.codec,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
 	}
 }

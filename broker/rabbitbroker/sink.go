@@ -125,8 +125,11 @@ const besidePayload = postrider.MaxHeaderBytes + postrider.MaxKeyLen + postrider
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
 	info := broker.Info{
-		Name: "rabbitmq", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
+		Name: "rabbitmq", Takes: "queue", MaxMessageBytes: s.limit() + besidePayload, MaxTopicBytes: shortMost, MaxHeaderBytes: headerRoom, Codec: s.codec,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Preview: s.Preview,
+	}
+	if s.opts.Exchange != "" {
+		info.Takes = "exchange"
 	}
 	if s.opts.RoutingKey == RoutingByKey { // the topic is not in a short string then
 		info.MaxKeyBytes, info.MaxTopicBytes = shortMost, 0

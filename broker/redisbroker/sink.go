@@ -122,7 +122,7 @@ func wireCodec() envelope.Codec {
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
 	return broker.Info{
-		Name: "redis", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec,
+		Name: "redis", Takes: "stream", MaxMessageBytes: s.opts.MaxMessageBytes, DedupWindow: s.idmp.window(), Codec: s.codec,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Keeps: s.Keeps, Preview: s.Preview,
 	}
 }

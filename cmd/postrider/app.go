@@ -219,7 +219,7 @@ func (a *app) print(v any, text func(w *tabwriter.Writer)) error {
 }
 
 func (a *app) printer() output.Printer {
-	return output.Printer{Out: a.out, Format: a.set.output}
+	return output.Printer{Out: a.out, Format: a.set.output, Coloured: output.Colours(a.out)}
 }
 
 func (a *app) openReady(cmd *cobra.Command) (*open.Outbox, error) {

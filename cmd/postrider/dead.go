@@ -20,6 +20,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/causes"
 	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
@@ -46,16 +47,31 @@ func (a *app) deadList() *cobra.Command {
 	var (
 		q     ops.ParkedQuery
 		all   bool
+		group bool
 		after string
 	)
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters by number", Args: noArgs,
+		Long: "List dead letters by number. With --group: by cause, the most frequent first. A cause is a code, a\n" +
+			"topic, a type and an error without what differs from message to message. The first letters of the\n" +
+			"list are grouped, at most --limit, and each cause comes with the flags that select it for\n" +
+			"`postrider dead retry` and `postrider dead discard`.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if q.Limit < 1 || q.Limit > 10_000 {
-				return exit.Usagef("limit is %d: use 1 to 10000", q.Limit)
+			most := 10_000
+			if group {
+				if err := exclude(cmd, "--group", "all"); err != nil {
+					return err
+				}
+				most = groupMost
+				if !cmd.Flags().Changed("limit") {
+					q.Limit = groupMost
+				}
+			}
+			if q.Limit < 1 || q.Limit > most {
+				return exit.Usagef("limit is %d: use 1 to %d", q.Limit, most)
 			}
 			if a.consumer != "" {
-				if err := exclude(cmd, "--consumer", "topic", "key", "id", "code"); err != nil {
+				if err := exclude(cmd, "--consumer", "topic", "key", "id", "code", "group"); err != nil {
 					return err
 				}
 				if all {
@@ -73,6 +89,9 @@ func (a *app) deadList() *cobra.Command {
 			}
 			defer st.Close()
 			q.State, q.Bare = store.Dead, true
+			if group {
+				return a.deadGroups(cmd, st, q)
+			}
 			if all {
 				q.State = store.Pending // any
 			}
@@ -85,14 +104,40 @@ func (a *app) deadList() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
+	fs.BoolVar(&group, "group", false, "count them by cause")
 	fs.BoolVar(&all, "all", false, "every parked record: also scheduled, retry and waiting (with --consumer: retry and stashed)")
 	fs.StringVar(&q.Topic, "topic", "", "only this topic")
 	fs.StringVar(&q.Key, "key", "", "only this key")
 	fs.StringVar(&q.ID, "id", "", "only this message id")
 	fs.StringVar(&q.Code, "code", "", "only errors with this code")
 	fs.StringVar(&after, "after", "", "only records behind this number (with --consumer: id): the next page")
-	fs.IntVar(&q.Limit, "limit", 100, "at most so many")
+	fs.IntVar(&q.Limit, "limit", 100, "at most so many; with --group the default is a million")
 	return cmd
+}
+
+const (
+	groupMost = 1_000_000 // dead letters that one command groups
+	groupPage = 10_000
+)
+
+// deadGroups counts dead letters by cause, page by page.
+func (a *app) deadGroups(cmd *cobra.Command, st *open.Outbox, q ops.ParkedQuery) error {
+	var found causes.Groups
+	looked, limit := 0, q.Limit
+	for more := true; more; {
+		q.Limit = min(groupPage, limit-looked)
+		page, err := st.Admin.Parked(cmd.Context(), q)
+		if err != nil {
+			return fmt.Errorf("list: %w", err)
+		}
+		found.Add(page)
+		looked += len(page)
+		if more = len(page) == q.Limit && looked < limit; len(page) > 0 {
+			q.AfterSeq = page[len(page)-1].Seq
+		}
+	}
+	groups := answer.CausesOf(found.Sorted(), &q)
+	return a.print(groups, func(w *tabwriter.Writer) { answer.CausesText(w, groups, looked == limit, q.AfterSeq) })
 }
 
 func (a *app) deadShow() *cobra.Command {

@@ -107,6 +107,10 @@ func deadLetters(t *testing.T, store string) {
 		args      []string
 	}{
 		{"message size exceeds maximum allowed", "xxxx", []string{"list"}},
+		{"--code 10054 --error 'description=message size exceeds maximum allowed'", "xxxx", []string{"list", "--group"}},
+		{`"letters":1,"blocked_keys":1,"topic":"`, "xxxx", []string{"list", "--group", "-o", "json"}},
+		{"none", "10054", []string{"list", "--group", "--after", seq}},
+		{"there may be more: --after " + seq, "xxxx", []string{"list", "--group", "--limit", "1"}},
 		{"blocks its key  true", "xxxx", []string{"show", seq}},
 		{"xxxx", "", []string{"show", seq, "--payload"}},
 		{`"seq":"` + seq + `"`, `"payload":`, []string{"show", seq, "-o", "json"}},

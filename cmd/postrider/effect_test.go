@@ -33,7 +33,7 @@ func everywhere() map[string]string {
 		"console token":   "expires role",
 		"dead":            "consumer",
 		"dead discard":    match + act + errors,
-		"dead list":       "after all code id key limit topic",
+		"dead list":       "after all code group id key limit topic",
 		"dead retry":      match + act + errors + "set-header set-topic unset-header",
 		"dead show":       "payload",
 		"demo":            "console keep kill orders rate",
@@ -173,7 +173,7 @@ func TestAnIgnoredSettingIsLogged(t *testing.T) {
 func TestFlagsThatNeedEachOther(t *testing.T) {
 	for _, line := range []string{
 		"status --every 2s", "audit --reason r", "prune --every 2s", "prune --topic t", "prune --horizon 24h",
-		"dead list --consumer c --topic t", "dead list --consumer c --all --code x", "doctor --consumer c --max-lag 2s",
+		"dead list --consumer c --topic t", "dead list --group --all", "dead list --consumer c --group", "dead list --consumer c --all --code x", "doctor --consumer c --max-lag 2s",
 	} {
 		if got := cli(t, nil, "", append(strings.Fields(line), "--store", "sqlite:none.db")...); got.code != exit.Usage || !strings.Contains(got.err, "--") {
 			t.Errorf("%s: exit code %d: %s", line, got.code, got.err)

@@ -27,10 +27,11 @@ import (
 	"github.com/postrider/postrider/internal/uuidv7"
 )
 
-// guide runs the blocks of a page of docs/guides on a PostgreSQL and a NATS of its own topic.
+// guide runs the blocks of a page of docs/guides on a PostgreSQL and a broker with a topic of its own.
 type guide struct {
 	*testing.T
 	text, dir string
+	store     string
 	env       []string
 	pool      *pgxpool.Pool
 	js        jetstream.JetStream
@@ -44,26 +45,8 @@ type guide struct {
 
 func openGuide(t *testing.T, page string) *guide {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &guide{T: t, text: string(text), dir: t.TempDir(), topic: "guide-" + strings.TrimSuffix(page, ".md")}
-	if err := os.Symlink(os.Args[0], filepath.Join(g.dir, "postrider")); err != nil {
-		t.Fatal(err)
-	}
-	store, broker := testserver.SharedPostgres(t, "18").Database(t), testserver.SharedNATS(t).URL
-	g.env = append(config.Environ(map[string]string{"POSTRIDER_STORE": store, "POSTRIDER_BROKER": broker, "POSTRIDER_LISTEN": "127.0.0.1:0"}),
-		asProgram+"=1", "PATH="+g.dir+":"+os.Getenv("PATH"))
-	cfg, err := pgxpool.ParseConfig(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.MaxConns = 10
-	if g.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.pool.Close)
+	broker := testserver.SharedNATS(t).URL
+	g := guideOn(t, page, broker)
 	nc, err := nats.Connect(broker)
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +64,32 @@ func openGuide(t *testing.T, page string) *guide {
 			t.Errorf("delete the stream: %v", err)
 		}
 	})
+	return g
+}
+
+// guideOn is a guide whose relay sends to the broker.
+func guideOn(t *testing.T, page, broker string) *guide {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guide{T: t, text: string(text), dir: t.TempDir(), topic: "guide-" + strings.TrimSuffix(page, ".md")}
+	if err := os.Symlink(os.Args[0], filepath.Join(g.dir, "postrider")); err != nil {
+		t.Fatal(err)
+	}
+	g.store = testserver.SharedPostgres(t, "18").Database(t)
+	g.env = append(config.Environ(map[string]string{"POSTRIDER_STORE": g.store, "POSTRIDER_BROKER": broker, "POSTRIDER_LISTEN": "127.0.0.1:0"}),
+		asProgram+"=1", "PATH="+g.dir+":"+os.Getenv("PATH"))
+	cfg, err := pgxpool.ParseConfig(g.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 10
+	if g.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.pool.Close)
 	return g
 }
 

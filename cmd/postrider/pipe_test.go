@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -109,5 +110,33 @@ func TestPipeOfAStoreWithoutPipes(t *testing.T) {
 	got := cli(t, nil, "", "pipe", "list", "--store", "memory:")
 	if got.code != exit.Usage || !strings.Contains(got.err, "PostgreSQL has") {
 		t.Errorf("exit code %d, %s", got.code, got.err)
+	}
+}
+
+// Each command that looks at a pipe refuses one that does not exist: an empty list would say
+// that nothing is wrong.
+func TestUnknownPipeIsRefused(t *testing.T) {
+	file := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", file)
+	for _, outbox := range []string{file, outboxOn(t, testserver.SharedPostgres(t, "18"))} {
+		for _, args := range [][]string{
+			{"status"},
+			{"status", "--lanes"},
+			{"dead", "list"},
+			{"dead", "list", "--all"},
+			{"dead", "show", "1"},
+			{"dead", "retry", "1", "--reason", "r"},
+			{"key", "show", "k"},
+			{"message", "show", "01a20ee2-2bdf-74a6-88d0-e6f79c3a6ff9"},
+			{"dead", "retry", "--topic", "t", "--reason", "r", "--yes"},
+			{"pause", "--lane", "1", "--reason", "r"},
+			{"relay", "--broker", "stdout:", "--listen", ""},
+		} {
+			got := cli(t, nil, "", append(args, "--store", outbox, "--pipe", "nope")...)
+			lacks := strings.Contains(got.err, "not supported by this store")
+			if !lacks && (got.code != 2 || !strings.Contains(got.err, `pipe "nope"`)) {
+				t.Errorf("%s %v: exit code %d\n%s%s", outbox, args, got.code, got.out, got.err)
+			}
+		}
 	}
 }

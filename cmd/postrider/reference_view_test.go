@@ -58,8 +58,7 @@ const viewOfSQLite = `
 The view postrider_messages has the same columns, states and reasons. The view postrider_lane tells who works on each lane.
 
 - Times are microseconds since 1970: ` + "`" + `datetime(created_at / 1000000, 'unixepoch')` + "`" + `.
-- sent_at is the minute of the settlement, or created_at if that is later. It is NULL for what was sent before the upgrade to this view, and for a scheduled message.
-- Of a message that failed and was sent later, sent_at is when it was set aside.
+- sent_at is the minute of the settlement, or created_at if that is later. Of a message that was set aside it is exact. It is NULL for what a person discarded or was sent before the upgrade to this view.
 - A question about one state reads no other. Pending and InProgress read what is not sent, Sent reads every row.
 - No person can pause anything on SQLite, so no message waits for that.
 
@@ -68,7 +67,8 @@ The view postrider_messages has the same columns, states and reasons. The view p
 The views postrider_messages and postrider_lane have the same columns, states and reasons, except:
 
 - Times are microseconds since 1970: ` + "`" + `FROM_UNIXTIME(created_at / 1000000)` + "`" + `.
-- sent_at is NULL: the time of a settlement is not kept.
+- sent_at is the last settlement of the lane in that minute, from a minute after it on. Of a message that was set aside it is exact and there at once. It is NULL for what lay above an open gap in the numbers, and as on SQLite.
+- Messages that the filter of a pipe leaves out are shown too, as if the pipe carried them.
 - Sent reads every row; Pending and InProgress read and sort what is not sent.
 
 In tests, memstore.Store.Messages answers with the same rows; it notes no sent_at.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 )
@@ -162,6 +163,7 @@ func TestConfluentNeedsARegistry(t *testing.T) {
 		"registry: http://h\nroutes:\n  - {format: confluent, framing: magic}\n":                                             "unknown framing",
 		"registry: http://h\nroutes:\n  - {format: confluent, schema_version: 0}\n":                                          "from 1 on",
 		"registry: http://h\nroutes:\n  - {match: {topic: a}, format: plain, record: \"{type}\"}\n  - {format: confluent}\n": "record is for the format confluent",
+		"registry: http://h\nroutes:\n  - {match: {headers: {seal-key: \"*\"}}, format: confluent}\n":                        "match selects sealed payloads by the header seal-key, and format is confluent",
 		"registry: http://h\nroutes:\n  - {format: confluent, framing: framed, record: x}\n":                                 "the writer chooses",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -172,6 +174,34 @@ func TestConfluentNeedsARegistry(t *testing.T) {
 			t.Errorf("%s: code %d, %s", text, got.code, got.err)
 		}
 	}
+}
+
+// TestSealedWithConfluent: a relay whose route for the registry has sealed messages alone ends
+// at the start, and makes no dead letter. Beside others, a sealed message is one.
+func TestSealedWithConfluent(t *testing.T) {
+	f, at := startRegistry(t)
+	f.subjects["orders-value"] = []string{`{"type":"int"}`}
+	db := fileOutbox(t)
+	const sealed = `{"topic":"orders","key":"a","type":"t","schema_version":1,"headers":{"seal-algorithm":"A256GCM","seal-key":"k"},"payload":1}` + "\n"
+	mustCLI(t, sealed+strings.Replace(sealed, "orders", "other", 1), "enqueue", "--store", db)
+	file := filepath.Join(t.TempDir(), "p.yml")
+	if err := os.WriteFile(file, []byte("registry: "+at+"\nroutes:\n  - {name: to-registry, match: {topic: orders}, format: confluent}\n  - {name: rest}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := launchRelay(t, db, "memory:", "-c", file)
+	const want = `route to-registry: format is confluent, and its newest messages (1) are sealed by outbox.Options.Sealer`
+	if code := p.ends(time.Minute); code != exit.Usage || !strings.Contains(p.said.String(), want) {
+		t.Errorf("sealed messages alone: exit code %d\n%s", code, p.said)
+	}
+	if out := mustCLI(t, "", "dead", "list", "--store", db, "-o", "json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("dead letters: %s", out)
+	}
+	mustCLI(t, `{"topic":"orders","key":"b","type":"t","schema_version":1,"payload":1}`+"\n", "enqueue", "--store", db)
+	p = launchRelay(t, db, "memory:", "-c", file)
+	until(t, "the dead letter", p, func() bool {
+		return strings.Contains(mustCLI(t, "", "dead", "list", "--store", db), "is sealed, and readers of a schema registry cannot open it")
+	})
+	p.stop()
 }
 
 // TestSchemaRegister: references come first, a second run changes nothing, a dry run writes
@@ -185,12 +215,14 @@ func TestSchemaRegister(t *testing.T) {
 		"_shared/money.json":    `{"type":"integer","$defs":{"x":{"type":"integer"}}}`,
 		"_shared/a.proto":       "syntax = \"proto3\";\nimport \"_shared/b.proto\";\n",
 		"_shared/b.proto":       "syntax = \"proto3\";\n",
+		"order.sent/001.avsc":   `{"type":"record","name":"Sent","fields":[{"name":"by","type":"com.acme.Carrier"}]}`,
+		"_shared/carrier.avsc":  `{"type":"enum","name":"com.acme.Carrier","symbols":["A","B"]}`,
 	})
 	args := []string{"schema", "register", "--schemas", dir, "--registry", at}
-	if out := mustCLI(t, "", append(args, "--dry-run")...); strings.Count(out, "would be registered") != 6 || f.writes != 0 {
+	if out := mustCLI(t, "", append(args, "--dry-run")...); strings.Count(out, "would be registered") != 8 || f.writes != 0 {
 		t.Errorf("dry run, %d writes:\n%s", f.writes, out)
 	}
-	if out := mustCLI(t, "", args...); strings.Count(out, " registered ") != 6 || f.writes != 6 {
+	if out := mustCLI(t, "", args...); strings.Count(out, " registered ") != 8 || f.writes != 8 {
 		t.Errorf("%d writes:\n%s", f.writes, out)
 	}
 	var all []struct {
@@ -198,7 +230,7 @@ func TestSchemaRegister(t *testing.T) {
 		Version         int
 		ID              int
 	}
-	if err := json.Unmarshal([]byte(mustCLI(t, "", append(args, "-o", "json")...)), &all); err != nil || len(all) != 6 || f.writes != 6 {
+	if err := json.Unmarshal([]byte(mustCLI(t, "", append(args, "-o", "json")...)), &all); err != nil || len(all) != 8 || f.writes != 8 {
 		t.Fatalf("again: %+v, %d writes, %v", all, f.writes, err)
 	}
 	for _, r := range all {
@@ -206,13 +238,18 @@ func TestSchemaRegister(t *testing.T) {
 			t.Errorf("again: %+v", r)
 		}
 	}
+	if refs := fmt.Sprint(f.refs[f.subjects["order.sent"][0]]); !strings.Contains(refs, "{com.acme.Carrier _shared/carrier.avsc 1}") {
+		t.Errorf("Avro references: %s", refs)
+	}
 	// The registry has these versions, so a check against it finds what is new.
 	check := []string{"schema", "check", "--schemas", dir, "--registry", at, "--against", "registry"}
-	if out := mustCLI(t, "", check...); !strings.Contains(out, "without a new version: order.paid, order.placed\n") {
+	if out := mustCLI(t, "", check...); !strings.Contains(out, "without a new version: order.paid, order.placed, order.sent\n") {
 		t.Errorf("nothing new:\n%s", out)
 	}
+	putSchemas(t, dir, map[string]string{"order.sent/002.avsc": `{"type":"record","name":"Sent","fields":[{"name":"by","type":"com.acme.Carrier"},{"name":"at","type":"long","default":0}]}`})
 	putSchemas(t, dir, map[string]string{"order.placed/003.json": `{"type":"object","required":["total"],"properties":{"total":{"$ref":"../_shared/money.json"},"note":{}}}`})
-	if got := cli(t, nil, "", check...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  3        2, 1     INCOMPATIBLE  writers first\n") {
+	if got := cli(t, nil, "", check...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  3        2, 1     INCOMPATIBLE  writers first\n") ||
+		!strings.Contains(got.out, "order.sent    2        1        compatible ") {
 		t.Errorf("against the registry: code %d: %s%s", got.code, got.out, got.err)
 	}
 	if got := cli(t, nil, "", append(check, "order.placed", "--subject", "none-value")...); got.code != exit.Findings || !strings.Contains(got.out, "order.placed  1        -        not compared") {
@@ -223,14 +260,16 @@ func TestSchemaRegister(t *testing.T) {
 			t.Errorf("%v: code %d: %s", more, got.code, got.err)
 		}
 	}
-	if err := os.Remove(filepath.Join(dir, "order.placed/003.json")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"order.placed/003.json", "order.sent/002.avsc"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f.refuse = "sides"
 	putSchemas(t, dir, map[string]string{"order.paid/002.proto": "syntax = \"proto3\";\nmessage Paid { int32 sides = 1; }\n"})
 	for _, more := range [][]string{nil, {"--dry-run"}} {
 		got := cli(t, nil, "", append(args, more...)...)
-		if got.code != exit.Findings || !strings.Contains(got.out, "the registry's reason") || f.writes != 6 {
+		if got.code != exit.Findings || !strings.Contains(got.out, "the registry's reason") || f.writes != 8 {
 			t.Errorf("%v: code %d, %d writes: %s%s", more, got.code, f.writes, got.out, got.err)
 		}
 	}

@@ -21,8 +21,9 @@ const ElasticMQVersion = "1.7.1"
 type ElasticMQ struct {
 	Server
 
-	Addr string // host:port
-	Dir  string // holds server.log
+	Addr   string // host:port
+	Dir    string // holds server.log
+	Writes bool   // messages are written before they are acknowledged, except for repetitions
 
 	options options
 }
@@ -64,6 +65,7 @@ func LaunchElasticMQ(ctx context.Context, dir string, opts ...Option) (*ElasticM
 		return nil, err
 	}
 	e := &ElasticMQ{Dir: h.path, options: apply(opts)}
+	e.Writes = e.options.durable || !e.options.throughput
 	if err := e.launch(ctx, h, java, libs); err != nil {
 		h.remove()
 		return nil, err
@@ -92,7 +94,7 @@ func (e *ElasticMQ) launch(ctx context.Context, h *home, java, libs string) erro
 			`rest-stats { enabled = false }`,
 			`aws { region = us-east-1, accountId = 000000000000 }`,
 		}
-		if e.options.durable || !e.options.throughput { // a delay of 0 writes each message before it is acknowledged
+		if e.Writes { // a delay of 0 writes each message before it is acknowledged
 			lines = append(lines, fmt.Sprintf(`messages-storage { enabled = true, uri = "jdbc:h2:%s;WRITE_DELAY=0" }`, filepath.Join(h.path, "queues")))
 		}
 		if _, err := h.write("elasticmq.conf", append(lines, e.options.config...)); err != nil {

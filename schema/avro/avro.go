@@ -12,18 +12,18 @@ import (
 	"github.com/postrider/postrider/schema/evolve"
 )
 
-// Language compares Avro schemas by the rules of schema resolution. A schema is one file:
-// it has the named types that it uses.
+// Language compares Avro schemas by the rules of schema resolution. A named type that a
+// schema does not define itself is that of a file in a folder that begins with "_".
 func Language() evolve.Language {
 	return evolve.Language{Format: schema.Avro, Reads: differences}
 }
 
 func differences(writer, reader *evolve.Version) ([]evolve.Finding, error) {
-	from, w, err := parse(writer.Path, writer.Text)
+	from, w, err := parse(writer.FS, writer.Path, writer.Text)
 	if err != nil {
 		return nil, err
 	}
-	to, r, err := parse(reader.Path, reader.Text)
+	to, r, err := parse(reader.FS, reader.Path, reader.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +51,8 @@ func differences(writer, reader *evolve.Version) ([]evolve.Finding, error) {
 // Compiler makes the checks of payloads by Avro schemas. A payload is one datum in Avro's
 // binary encoding, without a header.
 func Compiler() schema.Compiler {
-	return schema.Compiler{Format: schema.Avro, Compile: func(_ fs.FS, reader, writer *schema.File) (schema.Payloads, error) {
-		r, _, err := parse(reader.Path, reader.Text)
+	return schema.Compiler{Format: schema.Avro, Compile: func(fsys fs.FS, reader, writer *schema.File) (schema.Payloads, error) {
+		r, _, err := parse(fsys, reader.Path, reader.Text)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +62,7 @@ func Compiler() schema.Compiler {
 				return placed(reader.Path, wrong)
 			}, nil
 		}
-		w, _, err := parse(writer.Path, writer.Text)
+		w, _, err := parse(fsys, writer.Path, writer.Text)
 		if err != nil {
 			return nil, err
 		}

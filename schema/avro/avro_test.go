@@ -377,3 +377,16 @@ func TestAllDifferences(t *testing.T) {
 		t.Errorf("found\n%s\nwant\n%s", &got, want)
 	}
 }
+
+// TestRecordsThatDouble: records that have two of the next one have no example after a few
+// levels, and are compared in no time.
+func TestRecordsThatDouble(t *testing.T) {
+	text := `{"type":"record","name":"R0","fields":[{"name":"x","type":"int"}]}`
+	for i := 1; i < 40; i++ {
+		text = fmt.Sprintf(`{"type":"record","name":"R%d","fields":[{"name":"a","type":%s},{"name":"b","type":"R%d"}]}`, i, text, i-1)
+	}
+	found, err := avro.Language().Reads(version(1, text), version(2, strings.Replace(text, `"int"`, `"boolean"`, 1)))
+	if err != nil || len(found) != 1 || found[0].Example != nil {
+		t.Errorf("%+v, %v", found, err)
+	}
+}

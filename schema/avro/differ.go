@@ -90,7 +90,8 @@ func (d *differ) add(at, rule string, way []int, symbol, format string, args ...
 	if slices.ContainsFunc(d.found, func(o evolve.Finding) bool { return o.Path == f.Path && o.Detail == f.Detail }) {
 		return
 	}
-	if v, ok := sample(d.root, way, symbol, nil); ok && way != nil && !reads(d.root, d.top, v) {
+	left := mostValues
+	if v, ok := sample(d.root, way, symbol, nil, &left); ok && way != nil && !reads(d.root, d.top, v) {
 		if text, err := json.Marshal(jsonOf(d.root, v)); err == nil && len(text) <= mostExample {
 			f.Example = text
 		}

@@ -18,10 +18,17 @@ type (
 	}
 )
 
+// mostValues bounds a sample: records that have two of the next one, level by level, double
+// with each level.
+const mostValues = 10_000
+
 // sample makes the smallest datum of a node that passes the way, with a symbol at its end.
 // Lists and maps beside the way are empty, and inside holds the records around it. It is
-// false where each datum would have no end.
-func sample(n *node, way []int, symbol string, inside []*node) (v any, ok bool) {
+// false where each datum would have no end, or more values than mostValues.
+func sample(n *node, way []int, symbol string, inside []*node, left *int) (v any, ok bool) {
+	if *left--; *left < 0 {
+		return nil, false
+	}
 	var next []int
 	step := -1
 	if len(way) > 0 {
@@ -57,7 +64,7 @@ func sample(n *node, way []int, symbol string, inside []*node) (v any, ok bool) 
 			}
 			return []any{}, true
 		}
-		if v, ok = sample(n.of, next, symbol, inside); !ok {
+		if v, ok = sample(n.of, next, symbol, inside, left); !ok {
 			return nil, false
 		}
 		if n.kind == "map" {
@@ -69,7 +76,7 @@ func sample(n *node, way []int, symbol string, inside []*node) (v any, ok bool) 
 			if step >= 0 && step != i {
 				continue
 			}
-			if v, ok = sample(b, next, symbol, inside); ok {
+			if v, ok = sample(b, next, symbol, inside, left); ok {
 				return chosen{i, v}, true
 			}
 		}
@@ -84,9 +91,9 @@ func sample(n *node, way []int, symbol string, inside []*node) (v any, ok bool) 
 	all := make([]any, len(n.fields))
 	for i := range n.fields {
 		if i == step {
-			v, ok = sample(n.fields[i].node, next, symbol, inside)
+			v, ok = sample(n.fields[i].node, next, symbol, inside, left)
 		} else {
-			v, ok = sample(n.fields[i].node, nil, "", inside)
+			v, ok = sample(n.fields[i].node, nil, "", inside, left)
 		}
 		if !ok {
 			return nil, false

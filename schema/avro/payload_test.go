@@ -116,11 +116,15 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzSchema: no pair of schemas ends the process.
+// FuzzSchema: no pair of schemas ends the process, and no file that they refer to.
 func FuzzSchema(f *testing.F) {
-	f.Add(all, `{"type":"record","name":"All","fields":[{"name":"next","type":"All"},{"name":"z","type":"int"}]}`)
-	f.Add(`["null",{"type":"enum","name":"E","symbols":["A"]}]`, `{"type":"enum","name":"a.E","aliases":["E"],"symbols":[]}`)
-	f.Fuzz(func(_ *testing.T, writer, reader string) {
-		_, _ = avro.Language().Reads(version(1, writer), version(2, reader))
+	f.Add(all, `{"type":"record","name":"All","fields":[{"name":"next","type":"All"},{"name":"z","type":"int"}]}`, "")
+	f.Add(`["null",{"type":"enum","name":"E","symbols":["A"]}]`, `{"type":"enum","name":"a.E","aliases":["E"],"symbols":[]}`, "{}")
+	f.Add(`{"type":"array","items":"a.E"}`, `{"type":"record","name":"a.R","fields":[{"name":"e","type":"E"}]}`, `[{"type":"enum","name":"a.E","symbols":["A"]},{"type":"record","name":"S","fields":[{"name":"r","type":"a.R"}]}]`)
+	f.Fuzz(func(_ *testing.T, writer, reader, shared string) {
+		w, r := version(1, writer), version(2, reader)
+		w.FS = fstest.MapFS{"_s/a.avsc": {Data: []byte(shared)}, "_s/b.avsc": {Data: []byte(reader)}}
+		r.FS = w.FS
+		_, _ = avro.Language().Reads(w, r)
 	})
 }

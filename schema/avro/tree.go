@@ -1,12 +1,8 @@
 package avro
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
-
-	lib "github.com/twmb/avro"
 )
 
 // node is one type of a schema. Records may lead back to themselves.
@@ -34,28 +30,12 @@ type field struct {
 // is reports whether the type has a name of its own.
 func (n *node) named() bool { return n.name != "" }
 
-// parse reads the text of a schema.
-func parse(path string, text []byte) (*node, *lib.Schema, error) {
-	s, err := lib.Parse(string(text))
-	if err != nil {
-		return nil, nil, fmt.Errorf("avro: parse %s: %w", path, err)
-	}
-	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		return nil, nil, fmt.Errorf("avro: parse %s: %w", path, err)
-	}
-	b := builder{}
-	n := b.node(v, "")
-	if b.lost != "" {
-		return nil, nil, fmt.Errorf("avro: parse %s: unknown type %q", path, b.lost)
-	}
-	return n, s, nil
-}
-
-// builder makes nodes of a schema that the library accepts.
+// builder makes nodes of a schema, which is valid only if the library accepts it too.
 type builder struct {
 	types map[string]*node
-	lost  string // a type that is not there
+	find  func(names ...string) *node // finds a type that types does not have, by the first of the names
+	lost  string                      // a type that is not there
+	err   error                       // of find
 }
 
 func (b *builder) node(v any, space string) *node {
@@ -68,6 +48,9 @@ func (b *builder) node(v any, space string) *node {
 			if n := b.types[name]; n != nil {
 				return n
 			}
+		}
+		if n := b.find(fullName(v, space), v); n != nil {
+			return n
 		}
 		b.lost = v
 	case []any:
@@ -112,9 +95,6 @@ func (b *builder) object(v map[string]any, space string) *node {
 		if !strings.Contains(a, ".") {
 			n.bare = append(n.bare, a)
 		}
-	}
-	if b.types == nil {
-		b.types = map[string]*node{}
 	}
 	b.types[n.name] = n
 	n.symbols = texts(v["symbols"])

@@ -21,7 +21,7 @@ import (
 // looked at: a JSON Schema reads documents.
 func Compiler() schema.Compiler {
 	return schema.Compiler{Format: schema.JSONSchema, Compile: func(fsys fs.FS, reader, _ *schema.File) (schema.Payloads, error) {
-		sch, err := confine.Compiler(fsys).Compile(confine.Address(reader.Path))
+		sch, err := confine.Compile(fsys, reader.Path)
 		if err != nil {
 			return nil, fmt.Errorf("jsonschema: compile %s: %w", reader.Path, err)
 		}

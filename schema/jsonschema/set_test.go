@@ -3,6 +3,7 @@ package jsonschema_test
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -94,6 +95,20 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// doubling is a schema whose levels each lead twice to the next one, or three times.
+func doubling(keyword string, levels int) string {
+	text := `{"$ref":"#/$defs/0","$defs":{"` + strconv.Itoa(levels) + `":{"type":"integer"}`
+	for i := range levels {
+		next := `{"$ref":"#/$defs/` + strconv.Itoa(i+1) + `"}`
+		level := `{"allOf":[` + next + `,` + next + `]}`
+		if keyword == "if" {
+			level = `{"if":` + next + `,"then":` + next + `,"else":` + next + `}`
+		}
+		text += `,"` + strconv.Itoa(i) + `":` + level
+	}
+	return text + "}}"
+}
+
 func TestSchemasThatCannotBeUsed(t *testing.T) {
 	secret := t.TempDir() + "/secret.json"
 	if err := os.WriteFile(secret, []byte("{}"), 0o600); err != nil {
@@ -106,6 +121,8 @@ func TestSchemasThatCannotBeUsed(t *testing.T) {
 		"a file outside":   {`{"$ref":"file://` + secret + `"}`, "file does not exist"},
 		"a folder outside": {`{"$ref":"../../../../../etc/hostname"}`, "file does not exist"},
 		"too deep":         {strings.Repeat(`{"properties":{"a":`, 200) + `{}` + strings.Repeat(`}}`, 200), "nests deeper than 256 levels: flatten it"},
+		"doubling":         {doubling("allOf", 25), "unfold to more than 10000 schemas for one value"},
+		"tripling":         {doubling("if", 60), "unfold to more than 10000 schemas for one value"},
 		"a missing file":   {`{"$ref":"../_shared/none.json"}`, "file does not exist"},
 	} {
 		_, err := schema.Open(files(map[string]string{"a/001.json": tc.text}), nil, jsonschema.Compiler())

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -94,6 +95,7 @@ func Open(rawURL string, opts *Options) (*Client, error) {
 	c.disk = &disk{file: t.cache, place: t.place, log: opts.Logger}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = t.tls
+	transport.DialContext = (&net.Dialer{Timeout: c.timeout, KeepAlive: 15 * time.Second, Control: guard}).DialContext
 	transport.MaxIdleConnsPerHost = 2
 	httpClient := &http.Client{
 		Timeout: c.timeout, Transport: bounded{transport},

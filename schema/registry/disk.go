@@ -3,11 +3,13 @@ package registry
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"github.com/postrider/postrider/envelope"
@@ -78,16 +80,14 @@ func (d *disk) load() {
 		return
 	}
 	d.read, d.kept = true, map[envelope.Schema]*entry{}
-	f, err := os.Open(d.file)
+	info, err := os.Stat(d.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	if err != nil {
-		d.warn(err)
-		return
+	var all saved
+	if err == nil {
+		all, err = readDisk(d.file, info.Mode())
 	}
-	defer f.Close()
-	all, err := parseDisk(f)
 	if err != nil {
 		d.warn(err)
 		return
@@ -99,6 +99,23 @@ func (d *disk) load() {
 		frame := item.Frame
 		d.kept[item.Schema] = &entry{&frame, item.Protobuf}
 	}
+}
+
+// readDisk reads the file, unless every user may write it: its ids decide how
+// consumers decode payloads. A pipe would keep the relay waiting.
+func readDisk(name string, mode fs.FileMode) (saved, error) {
+	switch {
+	case !mode.IsRegular():
+		return saved{}, errors.New("it is not a regular file: remove it, or correct cache")
+	case mode.Perm()&0o002 != 0 && runtime.GOOS != "windows":
+		return saved{}, fmt.Errorf("every user may write it (mode %#o): remove it, or set its mode to 0600", mode.Perm())
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return saved{}, err
+	}
+	defer f.Close()
+	return parseDisk(f)
 }
 
 func parseDisk(r io.Reader) (all saved, err error) {

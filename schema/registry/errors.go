@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -66,8 +67,13 @@ func (c *Client) wrong(what string, err error) *Error {
 	e := &Error{Registry: c.place, Subject: what, Err: err, Code: CodeUnreachable, Reason: "no answer"}
 	var answer *sr.ResponseError
 	if !errors.As(err, &answer) {
-		if errors.Is(err, context.DeadlineExceeded) {
+		var syntax *json.SyntaxError
+		var mistyped *json.UnmarshalTypeError
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
 			e.Reason = fmt.Sprintf("no answer within %s", c.timeout)
+		case errors.As(err, &syntax) || errors.As(err, &mistyped):
+			e.Reason, e.Err = fmt.Sprintf("wrong answer: not the JSON of a registry, or more than %d MiB; correct the registry or the proxy before it", answerMost>>20), nil
 		}
 		return e
 	}
@@ -83,10 +89,10 @@ func (c *Client) wrong(what string, err error) *Error {
 		e.Reason = "the address has no registry (HTTP 404): correct the path, such as /apis/ccompat/v7 for Apicurio"
 	case status >= 300 && status < 400:
 		e.Reason = fmt.Sprintf("the address redirects (HTTP %d): use the registry's own address", status)
-	case status == http.StatusTooManyRequests || status >= 500:
-		e.Reason = fmt.Sprintf("HTTP %d", status)
-	default:
+	case status == http.StatusConflict || status == http.StatusUnprocessableEntity || status < 500 && answer.ErrorCode >= 40000:
 		e.Code, e.Reason = CodeRefused, fmt.Sprintf("refused (HTTP %d)", status)
+	default: // also a proxy's 400 or 408, which is no word of the registry about a schema
+		e.Reason = fmt.Sprintf("HTTP %d", status)
 	}
 	return e
 }

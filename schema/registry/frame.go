@@ -77,6 +77,31 @@ func indexOf(text, record string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the Protobuf schema cannot be read: %w", err)
 	}
+	var names []string
+	var found []int
+	top := 0
+	eachMessage(file, func(name string, index []int) bool {
+		names = append(names, name)
+		if len(index) == 1 {
+			top++
+		}
+		if name == record {
+			found = index
+		}
+		return found == nil
+	})
+	switch {
+	case found != nil:
+		return found, nil
+	case top == 1:
+		return []int{0}, nil
+	}
+	return nil, &recordError{record, names}
+}
+
+// eachMessage visits the messages of a file with their full names and indexes, until visit
+// returns false.
+func eachMessage(file *ast.FileNode, visit func(name string, index []int) bool) {
 	pkg := ""
 	var top []*ast.MessageNode
 	for _, d := range file.Decls {
@@ -87,34 +112,23 @@ func indexOf(text, record string) ([]int, error) {
 			top = append(top, d)
 		}
 	}
-	var names []string
-	var find func(prefix string, in []*ast.MessageNode, at []int) []int
-	find = func(prefix string, in []*ast.MessageNode, at []int) []int {
+	var all func(prefix string, in []*ast.MessageNode, at []int) bool
+	all = func(prefix string, in []*ast.MessageNode, at []int) bool {
 		for i, m := range in {
 			name, here := prefix+m.Name.Val, append(at[:len(at):len(at)], i)
-			names = append(names, name)
-			if name == record {
-				return here
-			}
 			var inside []*ast.MessageNode
 			for _, d := range m.Decls {
 				if d, ok := d.(*ast.MessageNode); ok {
 					inside = append(inside, d)
 				}
 			}
-			if found := find(name+".", inside, here); found != nil {
-				return found
+			if !visit(name, here) || !all(name+".", inside, here) {
+				return false
 			}
 		}
-		return nil
+		return true
 	}
-	switch index := find(pkg, top, nil); {
-	case index != nil:
-		return index, nil
-	case len(top) == 1:
-		return []int{0}, nil
-	}
-	return nil, &recordError{record, names}
+	all(pkg, top, nil)
 }
 
 // deep reports whether the braces of a text are too many for a parser that recurses.

@@ -22,7 +22,8 @@ func parse(text string) (*ast.FileNode, error) {
 }
 
 // Refers returns the files that a schema names, as it names them: the imports of Protobuf
-// without Google's own, and the references of JSON Schema to other files. Avro has none.
+// without Google's own, and the references of JSON Schema to other files. Avro names types, not
+// files: see References in schema/avro.
 func Refers(t Type, text string) (names []string, err error) {
 	switch t {
 	case Protobuf:

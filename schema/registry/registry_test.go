@@ -225,6 +225,14 @@ func TestRefusals(t *testing.T) {
 		"wrong subject": {answering(t, 200, `{"subject":"others-value","version":1,"id":3,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"no schema":     {answering(t, 200, `{}`), route.Rule{Framing: envelope.Framed}, framed, broker.ClassThrottled, registry.CodeUnreachable},
 		"no registry":   {answering(t, 404, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"proxy":         {answering(t, 400, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"proxy's 404":   {answering(t, 404, `{"error_code":404}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"timeout":       {answering(t, 408, ``), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"a page":        {answering(t, 200, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"other types":   {answering(t, 200, `{"id":"7","version":1,"schema":{}}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"large id":      {answering(t, 200, `{"id":4294967296,"version":1,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassRejected, registry.CodeRefused},
+		"too large":     {answering(t, 200, `{"id":7,"version":1,"schema":"`+strings.Repeat("x", 5<<20)+`"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"refused":       {answering(t, 422, `{"error_code":42202,"message":"no"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassRejected, registry.CodeRefused},
 		"no version":    {url, route.Rule{}, message("a", "", "x", 0), broker.ClassRejected, envelope.CodeRoute},
 		"sealed":        {url, route.Rule{}, sealed, broker.ClassRejected, envelope.CodeFormat},
 	} {
@@ -237,6 +245,29 @@ func TestRefusals(t *testing.T) {
 		}
 		if got := broker.Classify(errs[0]); got.Class != tc.class || got.Code != tc.code || strings.Contains(errs[0].Error(), "secret") {
 			t.Errorf("%s: %v, want %s %s", name, errs[0], tc.class, tc.code)
+		}
+	}
+}
+
+// TestNoRedirects: the credentials go to the address that the URL names, and to no other.
+func TestNoRedirects(t *testing.T) {
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer other.Close()
+	s := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer s.Close()
+	err := open(t, strings.Replace(s.URL, "http://", "http://u:secret@", 1), nil).Resolve(t.Context(), envelope.Schema{Subject: "orders-value", Version: 1})
+	if wrong := (*registry.Error)(nil); !errors.As(err, &wrong) || !wrong.Down() || !strings.Contains(err.Error(), "the address redirects (HTTP 307)") || asked.Load() != 0 {
+		t.Errorf("%v, %d requests to the other address", err, asked.Load())
+	}
+}
+
+// TestGuard: no request goes to an address at which a cloud gives its credentials.
+func TestGuard(t *testing.T) {
+	for _, host := range []string{"169.254.169.254", "[::ffff:169.254.169.254]", "[fe80::1]", "[fd00:ec2::254]", "168.63.129.16", "100.100.100.200", "224.0.0.1", "0.0.0.0"} {
+		err := open(t, "http://"+host, nil).Resolve(t.Context(), envelope.Schema{Subject: "orders-value", Version: 1})
+		if wrong := (*registry.AddressError)(nil); !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", host, err)
 		}
 	}
 }
@@ -365,7 +396,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheUnusable: a cache file that is corrupt, too large or cannot be written is a line in
+// TestCacheUnusable: a cache file that is corrupt, too large, of everyone or cannot be written is a line in
 // the log, never an error of a message, and what it has is not used.
 func TestCacheUnusable(t *testing.T) {
 	fake := srfake.New()
@@ -378,10 +409,21 @@ func TestCacheUnusable(t *testing.T) {
 		"not a frame": `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Subject":"orders-value","Version":1,"Record":"x"},"frame":{"Prefix":"AQID"}}]}`,
 		"too large":   strings.Repeat(" ", 5<<20),
 		"no folder":   "",
+		"a folder":    "",
+		"of everyone": `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Subject":"orders-value","Version":1,"Record":"x"},"frame":{"Prefix":"AAAAAAk="}}]}`,
 	} {
 		file := filepath.Join(dir, name, "ids")
-		if name != "no folder" {
+		switch name {
+		case "no folder":
+		case "a folder":
+			if err := os.MkdirAll(file, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		default:
 			if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(file, map[bool]os.FileMode{true: 0o666, false: 0o600}[name == "of everyone"]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -450,30 +492,6 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: %v, want %q", url, err, want)
 		}
 	}
-}
-
-func FuzzMessageIndex(f *testing.F) {
-	for _, s := range []string{"\x00", "\x02\x00", "\x04\x02\x00x", "\x08", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		index, rest, err := registry.MessageIndex(b)
-		if err == nil && (len(index) == 0 || len(index) > 50 || !bytes.HasSuffix(b, rest)) {
-			t.Errorf("%v, %q of %q", index, rest, b)
-		}
-	})
-}
-
-// FuzzProtobuf looks for the message of a schema in any text.
-func FuzzProtobuf(f *testing.F) {
-	f.Add(proto, "shop.Placed.Part")
-	f.Add("message A{message B{}}message C{}", "A.B")
-	f.Add(strings.Repeat("message A{", 99), "")
-	f.Fuzz(func(t *testing.T, text, record string) {
-		if index, err := registry.IndexOf(text, record); err == nil && (len(index) == 0 || len(index) > 101) {
-			t.Error(index)
-		}
-	})
 }
 
 // BenchmarkFrame is what the format costs per message above plain.

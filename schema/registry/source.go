@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/bufbuild/protocompile/ast"
 	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/postrider/postrider"
@@ -52,8 +51,8 @@ type Source struct {
 
 // written is a schema that a writer used.
 type written struct {
-	text     string
 	kind     sr.SchemaType
+	records  map[string]string // full names, by the index of a Protobuf message; else by ""
 	versions []sr.SubjectVersion
 	err      error // the registry does not know it
 	until    time.Time
@@ -141,7 +140,7 @@ func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.D
 		d.Err = w.err
 		return nil
 	}
-	index := []int{0}
+	var index []int
 	if w.kind == sr.TypeProtobuf {
 		if key != "" {
 			index, _, err = MessageIndex(append([]byte(guid[17:]), map[bool]string{true: "\x00"}[len(guid) == 17]...))
@@ -153,7 +152,7 @@ func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.D
 			return nil
 		}
 	}
-	record := recordOf(w, index)
+	record := w.records[string(appendIndex(nil, index))]
 	v, ok := pick(w.versions, m.Topic, record)
 	if !ok {
 		d.Err = &Error{Code: CodeUnknown, Registry: s.c.place, Subject: "of topic " + m.Topic, Reason: "the registry has it under several subjects, and none of them is of the topic or the record: register it as " + m.Topic + "-value"}
@@ -252,7 +251,7 @@ func (s *Source) find(ctx context.Context, guid string, id int) (*written, error
 	if err != nil {
 		return nil, s.c.wrong(name, err)
 	}
-	return &written{text: found.Schema, kind: found.Type, versions: versions}, nil
+	return &written{kind: found.Type, records: recordsOf(found.Type, found.Schema), versions: versions}, nil
 }
 
 // pick chooses the subject of a topic's message.
@@ -268,50 +267,31 @@ func pick(all []sr.SubjectVersion, topic, record string) (sr.SubjectVersion, boo
 	return sr.SubjectVersion{}, false
 }
 
-// recordOf is the full name of the type that a schema describes; "": it has none.
-func recordOf(w *written, index []int) string {
-	switch w.kind {
+// recordsOf lists the full names of the types that a schema describes.
+func recordsOf(kind sr.SchemaType, text string) map[string]string {
+	all := map[string]string{}
+	switch kind {
 	case sr.TypeProtobuf:
-		return messageAt(w.text, index)
+		file, err := parse(text)
+		if err != nil {
+			return nil
+		}
+		eachMessage(file, func(name string, index []int) bool {
+			all[string(appendIndex(nil, index))] = name
+			return true
+		})
+		return all
 	case sr.TypeJSON, sr.TypeAvro:
 	}
 	var named struct{ Name, Namespace, Title string }
-	if json.Unmarshal([]byte(w.text), &named) != nil || w.kind == sr.TypeJSON {
-		return named.Title
+	bad := json.Unmarshal([]byte(text), &named) != nil
+	name := named.Name
+	switch {
+	case bad || kind == sr.TypeJSON:
+		name = named.Title
+	case named.Namespace != "" && !strings.Contains(name, "."):
+		name = named.Namespace + "." + name
 	}
-	if named.Namespace == "" || strings.Contains(named.Name, ".") {
-		return named.Name
-	}
-	return named.Namespace + "." + named.Name
-}
-
-// messageAt is the full name of the message of an index.
-func messageAt(text string, index []int) string {
-	file, err := parse(text)
-	if err != nil {
-		return ""
-	}
-	var names []string
-	var in []*ast.MessageNode
-	for _, d := range file.Decls {
-		switch d := d.(type) {
-		case *ast.PackageNode:
-			names = append(names, string(d.Name.AsIdentifier()))
-		case *ast.MessageNode:
-			in = append(in, d)
-		}
-	}
-	for _, at := range index {
-		if at >= len(in) {
-			return ""
-		}
-		m := in[at]
-		names, in = append(names, m.Name.Val), nil
-		for _, d := range m.Decls {
-			if d, ok := d.(*ast.MessageNode); ok {
-				in = append(in, d)
-			}
-		}
-	}
-	return strings.Join(names, ".")
+	all[string(appendIndex(nil, nil))] = name
+	return all
 }

@@ -120,6 +120,15 @@ func TestSource(t *testing.T) {
 			t.Errorf("%s: %q, want %q (%v)", name, text, tc.want, got[0].Err)
 		}
 	}
+	again := func() {
+		in.all = []broker.Delivery{record("shop", "\x00\x00\x00\x00\x09\x04\x02\x02xy")}
+		if got, err := s.Receive(t.Context(), 1); err != nil || got[0].Message.Type != "shop.Placed.Part" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if n := testing.AllocsPerRun(10, again); n > 50 {
+		t.Errorf("a schema that is known costs %v allocations", n)
+	}
 	if s.Unframed() != 1 {
 		t.Errorf("%d unframed", s.Unframed())
 	}

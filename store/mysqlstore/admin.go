@@ -35,7 +35,7 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 	}
 	// As bytes: texts compare equal with blanks at their end.
 	for _, f := range []struct{ column, value string }{
-		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key},
+		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key}, {"code", query.Code},
 	} {
 		if f.value != "" {
 			where, args = append(where, "CAST("+f.column+" AS BINARY) = ?"), append(args, []byte(f.value))
@@ -45,8 +45,12 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 	if most <= 0 {
 		most = 100
 	}
+	columns := db.MessageColumns
+	if query.Bare {
+		columns = strings.Replace(columns, "payload", "''", 1)
+	}
 	rows, err := s.box.DB.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+db.Now+`, class, code, error,
-		first_failed, last_attempt, `+db.MessageColumns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
+		first_failed, last_attempt, `+columns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
 		append(args, most)...)
 	if err != nil {
 		return nil, s.box.Wrap("list parked records", err)
@@ -68,8 +72,14 @@ func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), db.Until(at, due), db.Moment(first), db.Moment(last)
 		out = append(out, r)
 	}
-	return out, s.box.Wrap("list parked records", rows.Err())
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(out) > 0 {
+		return out, s.box.Wrap("list parked records", err)
+	}
+	return nil, s.box.Wrap("list parked records", s.box.Knows(ctx, s.box.DB, seePipes))
 }
+
+// seePipes is the remedy of a look at a pipe that does not exist.
+const seePipes = "check --pipe; `postrider pipe list` lists those that do"
 
 // Status implements ops.Admin. It reads one snapshot and changes nothing.
 func (s desk) Status(ctx context.Context) (ops.Status, error) {
@@ -90,7 +100,7 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 		err = tx.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch) FROM postrider_info`).Scan(&st.Identity)
 	}
 	if err == nil {
-		err = s.box.Knows(ctx, tx, "check --pipe; `postrider pipe list` lists those that do")
+		err = s.box.Knows(ctx, tx, seePipes)
 	}
 	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.heldBy, s.alarms} {
 		if err == nil {
@@ -192,15 +202,15 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 			crowded = p.Open
 			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
 		}
-		counted, limit := int64(0), int64(s.opts.CountLimit)
+		counted, seen, limit := int64(0), int64(0), int64(s.opts.CountLimit)
 		count := func(where string) error {
-			n, oldest, err := s.count(ctx, q, filter, l.Lane, where, limit-counted)
-			if counted += n; oldest.Valid {
+			n, looked, oldest, err := s.count(ctx, q, filter, l.Lane, where, limit-seen)
+			if counted, seen = counted+n, seen+looked; oldest.Valid {
 				l.Behind = max(l.Behind, -db.Until(at, oldest.Int64))
 			}
 			return err
 		}
-		for open := p.Open; len(open) > 0 && counted < limit; {
+		for open := p.Open; len(open) > 0 && seen < limit; {
 			n := min(len(open), db.MostRanges)
 			if err := count(db.Within(open[:n])); err != nil {
 				return err
@@ -210,19 +220,40 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		if err := count(fmt.Sprintf("seq > %d", p.At)); err != nil {
 			return err
 		}
+		edge, err := s.edge(ctx, q, at, l, p.At, seen)
+		if err != nil {
+			return err
+		}
 		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
 			return err
 		}
+		l.LagCapped = edge > max(l.Lag, l.Behind)
+		l.Behind = max(l.Behind, edge)
 		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, pos); err != nil {
 			return err
 		}
 		l.Lag = max(l.Lag, l.Behind)
 		l.Pending += counted
 		st.Pending += l.Pending
-		st.Lag = max(st.Lag, l.Lag)
-		st.Capped = st.Capped || counted >= limit
+		st.AddLag(l)
+		st.Capped = st.Capped || seen >= limit
 	}
 	return nil
+}
+
+// edge is the age of the first row of a lane that laneCounts does not count, where none of those
+// that it counts is due: it bounds the lag.
+func (s *Store) edge(ctx context.Context, q db.Querier, at int64, l *ops.LaneStatus, pos, seen int64) (time.Duration, error) {
+	if l.Behind > 0 || seen < int64(s.opts.CountLimit) {
+		return 0, nil
+	}
+	var created int64
+	err := q.QueryRowContext(ctx, `SELECT created_at FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
+		l.Lane, pos, s.opts.CountLimit).Scan(&created)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return max(0, -db.Until(at, created)), err
 }
 
 // heldTopics are the topics of a lane's first messages, and of the first that are set aside,
@@ -248,25 +279,25 @@ func (s *Store) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l 
 	return topics, nil
 }
 
-// count counts the rows of a lane that fit and pass the filter, up to a limit, and returns
-// the time of the oldest.
-func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, lane store.Lane, where string, limit int64) (n int64, oldest sql.NullInt64, err error) {
+// count looks at the rows of a lane that fit, up to a limit, and counts those that pass the
+// filter; oldest is the time of the oldest of these.
+func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, lane store.Lane, where string, limit int64) (n, seen int64, oldest sql.NullInt64, err error) {
 	const time = `GREATEST(created_at, COALESCE(not_before, 0))`
-	rest := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where + ` ORDER BY seq`
+	rest := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where + ` ORDER BY seq LIMIT ?`
 	if filter.IsZero() {
-		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT `+time+` AS at`+rest+` LIMIT ?) AS x`, lane, limit).Scan(&n, &oldest)
-		return n, oldest, err
+		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT `+time+` AS at`+rest+`) AS x`, lane, limit).Scan(&n, &oldest)
+		return n, n, oldest, err
 	}
-	rows, err := q.QueryContext(ctx, `SELECT `+time+`, `+db.Filtered(filter, "")+rest, lane)
+	rows, err := q.QueryContext(ctx, `SELECT `+time+`, `+db.Filtered(filter, "")+rest, lane, limit)
 	if err != nil {
-		return 0, oldest, err
+		return 0, 0, oldest, err
 	}
 	defer rows.Close()
-	for n < limit && rows.Next() {
+	for ; rows.Next(); seen++ {
 		var at int64
 		passes, err := db.ScanFiltered(rows, filter, &at)
 		if err != nil {
-			return 0, oldest, err
+			return 0, 0, oldest, err
 		}
 		if passes {
 			if n++; !oldest.Valid || at < oldest.Int64 {
@@ -274,7 +305,7 @@ func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, la
 			}
 		}
 	}
-	return n, oldest, errors.Join(rows.Err(), rows.Close())
+	return n, seen, oldest, errors.Join(rows.Err(), rows.Close())
 }
 
 // parkedLag is how late the oldest parked record of a lane is. Of one that a person

@@ -207,6 +207,7 @@ func (s *Store) consequences(ctx context.Context, x *operations.Executor, call i
 		all = append(all, one)
 	}
 	if len(st.Unpark) > 0 {
+		all = append(all, operations.Unparked(` WHERE k.pipe = ? AND k.seq IN (`+db.Numbers(st.Unpark)+`) AND k.lane = ? AND p.settled_call = ?`, db.Now, s.box.Pipe, st.Lane, call))
 		all = append(all, db.Statement{Query: `DELETE k FROM postrider_parked k JOIN postrider_progress p ON p.pipe = k.pipe AND p.lane = k.lane
 			WHERE k.pipe = ? AND k.seq IN (` + db.Numbers(st.Unpark) + `) AND k.lane = ? AND p.settled_call = ?`, Args: []any{s.box.Pipe, st.Lane, call}})
 	}

@@ -28,7 +28,7 @@ const DefaultPipe = store.DefaultPipe
 const DefaultLanes = store.DefaultLanes
 
 const (
-	defaultCountLimit = 100_000
+	defaultCountLimit = 2_000
 	// Wait looks for new rows this often: at first, and at the most.
 	pollFirst = time.Millisecond
 	pollLast  = 20 * time.Millisecond
@@ -38,7 +38,7 @@ const (
 type Options struct {
 	Pipe       string // the reader's name; default "main"
 	MakePipe   bool   // Lease makes a pipe that is missing, from now; default: it is an error
-	CountLimit int    // records that Status counts per lane before it says "at least"; default 100,000
+	CountLimit int    // records that Status counts per lane before it says "at least"; default 2,000
 }
 
 // Store is one pipe of an outbox in MySQL or MariaDB. It is safe for concurrent use.

@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/storetest"
 )
 
 // view reads the view of messages: storetest has a case for each column in each state.
@@ -22,33 +22,7 @@ func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var all []ops.ViewRow
-	for rows.Next() {
-		var r ops.ViewRow
-		var headers []byte
-		var parked, waits, class, code, text, owner sql.NullString
-		var attempts, generation sql.NullInt64
-		var at [7]sql.NullInt64
-		err := rows.Scan(&r.Pipe, &r.Lane, &r.Seq, &r.ID, &r.Topic, &r.Key, &r.Type, &r.Version, &r.State, &parked, &waits, &at[0], &at[1], &at[2],
-			&attempts, &at[3], &at[4], &at[5], &class, &code, &text, &owner, &at[6], &generation, &r.ContentType, &r.SchemaVersion, &headers, &r.PayloadBytes)
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(headers, &r.Headers); err != nil {
-			return nil, err
-		}
-		r.Parked, r.WaitsFor, r.ErrorClass, r.ErrorCode, r.Error, r.LockOwner = parked.String, waits.String, class.String, code.String, text.String, owner.String
-		if r.Attempts = int(attempts.Int64); !attempts.Valid {
-			r.Attempts = -1
-		}
-		r.Generation = int(generation.Int64)
-		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
-			*to = db.Moment(at[i])
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return storetest.ScanView(rows, db.Moment)
 }
 
 // removeSent is the statement of docs/mysql.md.
@@ -96,5 +70,91 @@ func TestTheViewKnowsHoles(t *testing.T) {
 		if err != nil || len(b[0].Messages) != 1 || b[0].Meta[0].Seq != 1 {
 			t.Errorf("batch %+v, error %v", b, err)
 		}
+	})
+}
+
+// A time of sending is the last settlement of a lane before a minute was noted, also where the
+// relay was away since then. It is unknown before the first minute and above an open gap.
+func TestWhenItWasSent(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		pool := newOutbox(t, server, 1)
+		o := newOwner(t, pool, "a")
+		sent := func(name string) sql.NullInt64 {
+			t.Helper()
+			var at sql.NullInt64
+			if err := pool.QueryRowContext(t.Context(), `SELECT sent_at FROM postrider_messages WHERE state = 'Sent' AND type = ?`, name).Scan(&at); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return at
+		}
+		minute := func() {
+			t.Helper()
+			o.exec(`DELETE FROM postrider_settled`) // the minute is over
+			o.lease()
+		}
+		o.put("k", "a")
+		o.step()
+		if at := sent("a"); at.Valid {
+			t.Errorf("a was sent at %d, but no minute is noted", at.Int64)
+		}
+		o.exec(`UPDATE postrider_progress SET settled_at = settled_at - 3600000000`) // and the relay was away
+		minute()
+		o.put("k", "b")
+		o.step()
+		minute()
+		a, b := sent("a"), sent("b")
+		if settled := o.count(`SELECT settled_at FROM postrider_progress`); b.Int64 != settled || !a.Valid || settled-a.Int64 < 3_590_000_000 {
+			t.Errorf("a was sent at %v, b at %v, the lane was settled at %d", a, b, settled)
+		}
+		late, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, type) VALUES ('t', 'k', 'late')"); err != nil {
+			t.Fatal(err)
+		}
+		o.put("k", "above")
+		o.step()
+		minute()
+		if err := late.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "the late one", o.step(), "late")
+		o.put("k", "next")
+		o.step()
+		minute()
+		for name, there := range map[string]bool{"a": true, "b": true, "late": false, "above": false, "next": true} {
+			if at := sent(name); at.Valid != there {
+				t.Errorf("%s was sent at %v, and a time is wanted: %v", name, at, there)
+			}
+		}
+		if at := sent("a"); at != a {
+			t.Errorf("a was sent at %v, and before at %v", at, a)
+		}
+		o.exec(`INSERT INTO postrider_unparked (pipe, seq, at) SELECT 'main', MIN(seq), 1 FROM postrider_outbox`)
+		if n := o.prune(ops.PruneRequest{}); n != 5 {
+			t.Errorf("%d rows removed of 5", n)
+		}
+		if n := o.count(`SELECT COUNT(*) FROM postrider_minute`) + 10*o.count(`SELECT COUNT(*) FROM postrider_unparked`); n != 1 {
+			t.Errorf("%d times are left of messages that are gone, want the last minute", n)
+		}
+		o.put("k", "before the upgrade")
+		o.step()
+		o.exec(`DELETE FROM postrider_minute`)
+		minute()
+		if at := sent("before the upgrade"); at.Valid {
+			t.Errorf("a message that was sent before the first minute has a time: %v", at)
+		}
+	})
+}
+
+// Where none of the messages that are counted is due, the lag is an upper bound, and says so.
+func TestLagBehindWhatIsCounted(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		pool := newOutbox(t, server, 1)
+		o := newOwner(t, pool, "a")
+		storetest.LagBound(t, New(pool, &Options{CountLimit: 10}).Office().Admin, func(at, notBefore time.Time) {
+			o.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, at.UnixMicro(), sql.NullInt64{Int64: notBefore.UnixMicro(), Valid: !notBefore.IsZero()})
+		}, func() { o.exec(`DELETE FROM postrider_outbox ORDER BY seq LIMIT 1`) })
 	})
 }

@@ -42,6 +42,7 @@ type MessageLife struct {
 	// Settled: the pipe's cursor is past it. Unless it is parked, it was acknowledged,
 	// or a person discarded it.
 	Settled bool
+	SentAt  time.Time     // as the view has it; zero: not sent, discarded, or unknown
 	Parked  *ParkedRecord // set aside now; nil: not
 	// Head is what it waits behind in its key's queue; nil: nothing.
 	Head  *ParkedRecord
@@ -52,6 +53,7 @@ type MessageLife struct {
 	// Held what the lane's owner sends nothing to.
 	LaneWaits string
 	Held      []store.Held
+	PausedAt  time.Time // since when the pipe is paused; zero: it is not, or unknown
 	// Beyond: more messages of its lane are before it than the owner may have in its hands.
 	Beyond bool
 }
@@ -102,7 +104,7 @@ func (m *MessageLife) WaitsFor() (what string, since time.Time) {
 	}
 	switch {
 	case p != nil && p.State == store.Scheduled && p.DueIn > 0:
-		return "its time", time.Time{}
+		return WaitsTime, time.Time{}
 	case p != nil && p.State != store.Retry && m.Head != nil:
 		return fmt.Sprintf("message %d of its key, which is %s", m.Head.Seq, m.Head.State), m.Head.FirstFailed
 	}
@@ -113,7 +115,9 @@ func (m *MessageLife) WaitsFor() (what string, since time.Time) {
 	}
 	switch {
 	case m.LaneWaits != "":
-		since, _ = holdOf(m.Holds, "")
+		if since, _ = holdOf(m.Holds, ""); m.LaneWaits == WaitsPipe {
+			since = m.PausedAt
+		}
 		return m.LaneWaits, since
 	case p != nil && p.State == store.Retry:
 		return "its next attempt", p.FirstFailed
@@ -145,9 +149,10 @@ type KeyLife struct {
 	Parked map[string]int64 // its parked records by State.String(), each counted up to KeyCount
 	Capped bool             // a count of Parked is a lower bound
 	Holds  []Hold           // of the key and its lane
-	// LaneWaits and Held are those of MessageLife.
+	// LaneWaits, Held and PausedAt are those of MessageLife.
 	LaneWaits string
 	Held      []store.Held
+	PausedAt  time.Time
 	// First is the first message of the key that the cursor has not reached; nil: the first
 	// KeyCount of the lane have none of the key.
 	First *MessageLife
@@ -159,7 +164,7 @@ type KeyLife struct {
 func (k *KeyLife) WaitsFor() (what string, since time.Time) {
 	m := k.First
 	if k.Head != nil {
-		m = &MessageLife{Message: k.Head.Message, Parked: k.Head, Owner: k.Owner, Holds: k.Holds, LaneWaits: k.LaneWaits, Held: k.Held}
+		m = &MessageLife{Message: k.Head.Message, Parked: k.Head, Owner: k.Owner, Holds: k.Holds, LaneWaits: k.LaneWaits, Held: k.Held, PausedAt: k.PausedAt}
 	}
 	if since, paused := holdOf(k.Holds, k.Key); paused && k.Key != "" {
 		return waitsKey, since

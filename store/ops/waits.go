@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,10 +13,23 @@ import (
 const (
 	// WaitsPipe is said of every message of a pipe that a person has paused.
 	WaitsPipe = "a person: the pipe is paused"
+	// WaitsTime is said of a message that is scheduled: nothing is wrong.
+	WaitsTime = "its time"
 	waitsLane = "a person: the lane is paused"
 	waitsKey  = "a person: the key is paused"
 	waitsDead = "a person: dead retry or dead discard"
 )
+
+var ofPipe = regexp.MustCompile(`postrider (dead|message|key|status|resume|relay|doctor)\b`)
+
+// ForPipe has the commands of a text name the pipe, unless it is the default one: a number of a
+// dead letter means another message there.
+func ForPipe(text, pipe string) string {
+	if pipe == "" || pipe == store.DefaultPipe {
+		return text
+	}
+	return ofPipe.ReplaceAllString(text, "postrider --pipe "+pipe+" $1")
+}
 
 // HeldText names what an instance sends nothing to, with the code and the error of the
 // broker, in the words of the view of messages.

@@ -47,3 +47,18 @@ func TestWhatALaneWaitsFor(t *testing.T) {
 		}
 	}
 }
+
+// A command names its pipe, unless that is the default one.
+func TestForPipe(t *testing.T) {
+	for _, c := range [][3]string{
+		{"postrider dead show 1, then postrider dead retry 1", "main", "postrider dead show 1, then postrider dead retry 1"},
+		{"postrider dead show 1, then postrider dead retry 1", "audit", "postrider --pipe audit dead show 1, then postrider --pipe audit dead retry 1"},
+		{"postrider pipe resume audit --reason WHY", "audit", "postrider pipe resume audit --reason WHY"},
+		{"postrider relay", "audit", "postrider --pipe audit relay"},
+		{"", "audit", ""},
+	} {
+		if got := ops.ForPipe(c[0], c[1]); got != c[2] {
+			t.Errorf("%q for pipe %q: %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}

@@ -111,6 +111,17 @@ func relayAilments() []ailment {
 			provoke: func(_ *db, o *owner) { o.park("k", "x", store.Dead) },
 		},
 		{
+			name: "dead letter of a paused pipe", check: "parked", severity: ops.Warning, word: "is dead (c1), the first: rejected",
+			provoke: func(d *db, o *owner) {
+				o.park("k", "x", store.Dead)
+				pause(false)(d, o)
+			},
+			repair: func(d *db, o *owner) {
+				pause(true)(d, o)
+				discard(d, o)
+			},
+		},
+		{
 			name: "message that keeps failing", check: "parked", severity: ops.Warning, word: "being retried", repair: discard,
 			provoke: func(d *db, o *owner) {
 				o.park("k", "x", store.Retry)

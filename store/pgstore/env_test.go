@@ -125,7 +125,7 @@ type env struct{ *db }
 func (e env) Store() store.Store  { return e.db.store("main") }
 func (e env) Office() *ops.Office { return e.db.store("main").Office() }
 func (e env) Features() storetest.Features {
-	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.messages}
+	return storetest.Features{Lanes: e.lanes, Tick: 500 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.messages, SentTimes: true}
 }
 
 func (e env) messages(ctx context.Context) ([]ops.ViewRow, error) {

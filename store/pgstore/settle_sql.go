@@ -49,8 +49,11 @@ ON CONFLICT (pipe, lane, seq) DO UPDATE SET state = excluded.state, captures = e
  first_failed = coalesce(k.first_failed, excluded.first_failed), last_attempt = coalesce(excluded.last_attempt, k.last_attempt),
  topic = excluded.topic, key = excluded.key, type = excluded.type, content_type = excluded.content_type,
  headers = excluded.headers, payload = excluded.payload`)
-	st.unpark = q(`DELETE FROM {{schema}}.parked k USING unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, n, seq)
-WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + db.Won)
+	// The cursor passed it when it was set aside: the view has its time from unparked.
+	st.unpark = q(`WITH gone AS (DELETE FROM {{schema}}.parked k USING unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS x(lane, n, seq)
+ WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + db.Won + ` RETURNING k.lane, k.seq)
+INSERT INTO {{schema}}.unparked (pipe, lane, seq, at) SELECT $1, g.lane, g.seq, clock_timestamp() FROM gone g
+ON CONFLICT (pipe, lane, seq) DO UPDATE SET at = excluded.at`)
 	st.verdict = q(`SELECT x.lane, EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
  AND g.owner = x.owner AND g.mark = x.mark), {{identity}}
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)

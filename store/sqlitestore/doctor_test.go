@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,6 +75,15 @@ func TestDoctor(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, func() { lease(false) }},
+		{"parked", "1 message is dead (rejected TOO_LARGE), the first is 1", func() {
+			for i, state := range []string{"dead", "waiting", "waiting"} {
+				exec(fmt.Sprintf(`INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, id, topic, key, type, payload, content_type, headers, version, schema_version, created_at)
+					VALUES ('main', %d, 0, '%s', %v, 0, 1, 'rejected', 'TOO_LARGE', 'x', '', 'orders', 'k', '', x'', '', '{}', 0, 0, 0)`, i+1, state, i == 0))
+			}
+			if f := ill("parked", "dead"); f == nil || f.Why != "1 key is blocked by dead letters, with 2 messages" {
+				t.Errorf("%+v", f)
+			}
+		}, func() { exec(`DELETE FROM postrider_parked`) }},
 		{"journal", "journal mode", func() { exec(`PRAGMA journal_mode = DELETE`) }, nil},
 		{
 			"file", "may write", func() { _ = os.Chmod(path, 0o666) },

@@ -1,8 +1,11 @@
 package sqlitestore
 
 import (
+	"database/sql"
 	"testing"
 	"time"
+
+	"github.com/postrider/postrider/store/storetest"
 )
 
 // The newest messages come with as much of their payloads as is asked for.
@@ -28,22 +31,7 @@ func TestNewest(t *testing.T) {
 func TestLagBehindWhatIsCounted(t *testing.T) {
 	pool, _ := newOutbox(t, 1)
 	c := carry(t, pool)
-	want := func(what string, capped bool, least, most time.Duration) {
-		t.Helper()
-		got, err := New(pool, &Options{CountLimit: 10}).Office().Admin.Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l := got.Lanes[0]; got.LagCapped != capped || l.LagCapped != capped || got.Lag != l.Lag || l.Lag < least || l.Lag > most {
-			t.Errorf("%s: lag %v, capped %v; lane %+v", what, got.Lag, got.LagCapped, l)
-		}
-	}
-	for range 10 {
-		c.exec(`INSERT INTO postrider_outbox (topic, not_before, created_at) VALUES ('t', ?, ?)`, time.Now().Add(24*time.Hour).UnixMicro(), time.Now().Add(-3*time.Hour).UnixMicro())
-	}
-	want("ten scheduled messages", false, 0, 0)
-	c.exec(`INSERT INTO postrider_outbox (topic, created_at) VALUES ('t', ?)`, time.Now().Add(-2*time.Hour).UnixMicro())
-	want("one behind them", true, 2*time.Hour, 150*time.Minute)
-	c.exec(`DELETE FROM postrider_outbox WHERE seq = 1`)
-	want("nine scheduled ones and another", false, 2*time.Hour, 150*time.Minute)
+	storetest.LagBound(t, New(pool, &Options{CountLimit: 10}).Office().Admin, func(at, notBefore time.Time) {
+		c.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, at.UnixMicro(), sql.NullInt64{Int64: notBefore.UnixMicro(), Valid: !notBefore.IsZero()})
+	}, func() { c.exec(`DELETE FROM postrider_outbox WHERE seq = 1`) })
 }

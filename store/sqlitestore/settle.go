@@ -83,8 +83,7 @@ func (s *Store) settleLane(ctx context.Context, q db.Querier, st *store.Settleme
 		}
 	}
 	for _, seq := range st.Unpark {
-		_, err := q.ExecContext(ctx, `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, s.box.Pipe, st.Lane, seq)
-		if err != nil {
+		if err := operations.Unpark(ctx, s.box, q, st.Lane, seq, &now); err != nil {
 			return false, fmt.Errorf("unpark record %d: %w", seq, err)
 		}
 	}

@@ -3,7 +3,6 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 	"github.com/postrider/postrider/store/sqlitestore/internal/migrate"
+	"github.com/postrider/postrider/store/storetest"
 )
 
 func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
@@ -20,33 +20,7 @@ func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var all []ops.ViewRow
-	for rows.Next() {
-		var r ops.ViewRow
-		var headers []byte
-		var parked, waits, class, code, text, owner sql.NullString
-		var attempts, generation sql.NullInt64
-		var at [7]sql.NullInt64
-		err := rows.Scan(&r.Pipe, &r.Lane, &r.Seq, &r.ID, &r.Topic, &r.Key, &r.Type, &r.Version, &r.State, &parked, &waits, &at[0], &at[1], &at[2],
-			&attempts, &at[3], &at[4], &at[5], &class, &code, &text, &owner, &at[6], &generation, &r.ContentType, &r.SchemaVersion, &headers, &r.PayloadBytes)
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(headers, &r.Headers); err != nil {
-			return nil, err
-		}
-		r.Parked, r.WaitsFor, r.ErrorClass, r.ErrorCode, r.Error, r.LockOwner = parked.String, waits.String, class.String, code.String, text.String, owner.String
-		if r.Attempts = int(attempts.Int64); !attempts.Valid {
-			r.Attempts = -1
-		}
-		r.Generation = int(generation.Int64)
-		for i, to := range []*time.Time{&r.CreatedAt, &r.NotBefore, &r.SentAt, &r.FirstFailed, &r.LastAttempt, &r.NextAttempt, &r.LockedUntil} {
-			*to = db.Moment(at[i])
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return storetest.ScanView(rows, db.Moment)
 }
 
 // carrier settles messages of an outbox at times that the test chooses.

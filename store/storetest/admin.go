@@ -330,6 +330,7 @@ func adminParkedQuery(ctx context.Context, env Env) error {
 		{"ID", ops.ParkedQuery{ID: p.b.Messages[3].ID}, []string{"b000"}},
 		{"Topic", ops.ParkedQuery{Topic: "refunds"}, []string{"b001"}},
 		{"Key", ops.ParkedQuery{Key: keys[1]}, []string{"b000", "b001"}},
+		{"Code", ops.ParkedQuery{Code: dead(true).Code}, []string{"a000"}},
 		{"AfterSeq", ops.ParkedQuery{AfterSeq: p.seqs(2)[0]}, []string{"b000", "b001"}},
 		{"Limit", ops.ParkedQuery{Limit: 2}, []string{"a000", "a001"}},
 		{"Key and State", ops.ParkedQuery{Key: keys[0], State: store.Dead}, []string{"a000"}},

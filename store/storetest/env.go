@@ -71,6 +71,8 @@ type Features struct {
 	// View reads the store's view of messages: all rows of the pipe main. nil: the store
 	// has no view with these columns.
 	View func(ctx context.Context) ([]ops.ViewRow, error)
+	// SentTimes: the view has the time at which a message was sent that had been set aside.
+	SentTimes bool
 }
 
 // keeper returns the office that removes rows.

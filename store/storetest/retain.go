@@ -14,6 +14,10 @@ import (
 func retainCases() []Case {
 	return []Case{
 		{
+			Name: "retain/bytes", Run: retainBytes, Needs: NeedsRetention,
+			Promise: "a batch of retention is bounded by bytes as well as by rows",
+		},
+		{
 			Name: "retain/settled-only", Run: retainSettled, Needs: NeedsRetention,
 			Promise: "retention removes only rows that the pipe has settled; the others are read as before",
 		},
@@ -118,6 +122,47 @@ func (k *keeping) wantPruned(ctx context.Context, when string, req ops.PruneRequ
 		err = fmt.Errorf("%s: retention removed %d rows, want %d", when, done.Rows, want)
 	}
 	return err
+}
+
+// retainBytes removes 24 MiB: a batch of rows is bounded by bytes too, since a thousand large
+// rows in one transaction hold up vacuum, replicas and other writers.
+func retainBytes(ctx context.Context, env Env) error {
+	const rows, size = 8, 3 << 20
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	if err := counted(ctx, keeper(env), ops.AuditRequest{}); err != nil {
+		return err
+	}
+	for i := range rows {
+		m := label("k", fmt.Sprint("m", i))
+		m.Payload = append(m.Payload, make([]byte, size)...)
+		if err := commit(ctx, env, m); err != nil {
+			return err
+		}
+		if _, err := r.take(ctx, 1); err != nil {
+			return err
+		}
+	}
+	if err := env.Advance(ctx, tick(env)); err != nil {
+		return err
+	}
+	req, total, most := ops.PruneRequest{Runner: "keeper"}, int64(0), int64(0)
+	for {
+		done, err := keeper(env).Retention.Prune(ctx, req)
+		if err != nil || done.Runner != "" {
+			return fmt.Errorf("prune: %w, runner %q", err, done.Runner)
+		}
+		if total, most = total+done.Rows, max(most, done.Rows); len(done.Left) == 0 {
+			break
+		}
+		req.Lanes, req.After = done.Left, done.After
+	}
+	if total != rows || most == rows {
+		return fmt.Errorf("%d rows of %d were removed, %d in one batch", total, rows, most)
+	}
+	return nil
 }
 
 func retainSettled(ctx context.Context, env Env) error {

@@ -32,6 +32,14 @@ func viewCases() []Case {
 			Name: "view/sent-at", Run: viewSentAt, Needs: NeedsView,
 			Promise: "a time of sending does not change once it was shown",
 		},
+		{
+			Name: "view/sent-at-of-parked", Run: viewSentAtOfParked, Needs: NeedsView,
+			Promise: "what was set aside is shown as sent when it was sent, and what was discarded has no such time",
+		},
+		{
+			Name: "view/paused", Run: viewPaused, Needs: NeedsPauses,
+			Promise: "the view names the person for messages of a paused key or lane",
+		},
 	}
 }
 
@@ -289,16 +297,103 @@ func viewSentAt(ctx context.Context, env Env) error {
 			return err
 		}
 		for name, row := range all {
-			was, known := first[name]
-			if !known {
+			was := first[name]
+			if was.IsZero() {
 				first[name] = row.SentAt
 			}
-			if row.State != ops.ViewSent || known && !row.SentAt.Equal(was) || !row.SentAt.IsZero() && row.SentAt.Before(row.CreatedAt) {
+			if row.State != ops.ViewSent || !was.IsZero() && !row.SentAt.Equal(was) || !row.SentAt.IsZero() && row.SentAt.Before(row.CreatedAt) {
 				return fmt.Errorf("%s is %s, created at %v, sent at %v, and before at %v", name, row.State, row.CreatedAt, row.SentAt, was)
 			}
 		}
 		if err := env.Advance(ctx, tick(env)/4); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func viewSentAtOfParked(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, typed(series("k", "m", 5)),
+		store.Park{State: store.Retry, Captures: true, Attempts: 1, Class: "failed", Code: "FULL", Error: "queue full"},
+		waiting(), store.Park{State: store.Scheduled}, dead(false), dead(false))
+	if err != nil {
+		return err
+	}
+	if err := env.Advance(ctx, tick(env)); err != nil {
+		return err
+	}
+	if err := commit(ctx, env, typed(series("k", "mark", 1))...); err != nil {
+		return err
+	}
+	all, err := viewed(ctx, env)
+	if err != nil {
+		return err
+	}
+	since := all["mark000"].CreatedAt // by the clock of the database
+	id, err := env.Office().Admin.Request(ctx, store.Act{Kind: store.ActDiscard, Lane: p.lane, Seq: p.seqs(4)[0], Actor: "ann", Reason: "test"})
+	if err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if err := p.r.lease(ctx); err != nil {
+		return err
+	}
+	if err := p.r.settle(ctx, store.Settlement{Lane: p.lane, Delivered: 4, Unpark: p.seqs(0, 1, 2, 3), Requests: []int64{id}}); err != nil {
+		return err
+	}
+	if all, err = viewed(ctx, env); err != nil {
+		return err
+	}
+	for i := range 5 {
+		row := all[fmt.Sprintf("m%03d", i)]
+		switch {
+		case row.State != ops.ViewSent:
+			return fmt.Errorf("%s is %s", row.Type, row.State)
+		case i == 4 && !row.SentAt.IsZero():
+			return fmt.Errorf("%s was discarded, and sent at %v", row.Type, row.SentAt)
+		case i < 4 && !row.SentAt.IsZero() && row.SentAt.Before(since):
+			return fmt.Errorf("%s was sent at %v, but after %v", row.Type, row.SentAt, since)
+		case i < 4 && row.SentAt.IsZero() && env.Features().SentTimes:
+			return fmt.Errorf("%s has no time of sending", row.Type)
+		}
+	}
+	return nil
+}
+
+func viewPaused(ctx context.Context, env Env) error {
+	if env.Features().View == nil {
+		return nil
+	}
+	p, err := parks(ctx, env, typed(series("k", "m", 3)), store.Park{State: store.Retry, Captures: true, DueIn: time.Hour, Attempts: 1}, waiting(), dead(false))
+	if err != nil {
+		return err
+	}
+	if err := commit(ctx, env, typed(series("k", "new", 1))...); err != nil {
+		return err
+	}
+	for _, when := range []struct {
+		kind                store.ActKind
+		key                 string
+		retry, waiting, new string
+	}{
+		{store.ActPause, "k", "a person: the key is paused", "a person: the key is paused", ""},
+		{store.ActResume, "k", "its next attempt", "", ""},
+		{store.ActPause, "", "a person: the lane is paused", "", "a person: the lane is paused"},
+		{store.ActResume, "", "its next attempt", "", ""},
+	} {
+		if _, err := p.hold(ctx, when.kind, when.key); err != nil {
+			return err
+		}
+		all, err := viewed(ctx, env)
+		if err != nil {
+			return err
+		}
+		if when.waiting == "" {
+			when.waiting = fmt.Sprintf("message %d of its key, which is retry", p.seqs(0)[0])
+		}
+		for name, want := range map[string]string{"m000": when.retry, "m001": when.waiting, "m002": "a person: dead retry or dead discard", "new000": when.new} {
+			if got := all[name].WaitsFor; got != want {
+				return fmt.Errorf("after %s of key %q: %s waits for %q, want %q", when.kind, when.key, name, got, want)
+			}
 		}
 	}
 	return nil

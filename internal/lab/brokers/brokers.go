@@ -49,6 +49,10 @@ type Broker struct {
 	// reject every record, until undo is called. nil: the broker has no setting for it.
 	Full, Refuse func(ctx context.Context, topic string) (undo func(context.Context) error, err error)
 
+	// Lease is how long records may be hidden from Count and Read after one of them
+	// failed: the reply that was lost may have held them. 0: records are read, not taken.
+	Lease time.Duration
+
 	// Close closes the clients and stops a private server.
 	Close func()
 }
@@ -75,6 +79,7 @@ type Topic struct {
 type Record struct {
 	Payload []byte    // must not be kept or changed
 	Time    time.Time // when the broker stored it; for a queue: when it was read
+	Place   string    // for a person: where the broker stored it; "": not known
 }
 
 // Message is a message to publish, as a program without Postrider writes it.

@@ -148,7 +148,7 @@ func (k *kafka) read(ctx context.Context, topic string, each func(Record)) error
 		fetches.EachRecord(func(r *kgo.Record) {
 			if r.Offset < end[r.Partition] {
 				left--
-				each(Record{r.Value, r.Timestamp})
+				each(Record{Payload: r.Value, Time: r.Timestamp})
 			}
 		})
 	}
@@ -172,7 +172,7 @@ func (k *kafka) follow(ctx context.Context, topic string, n int, each func(Recor
 		if err != nil {
 			return err
 		}
-		fetches.EachRecord(func(r *kgo.Record) { got++; each(Record{r.Value, r.Timestamp}) })
+		fetches.EachRecord(func(r *kgo.Record) { got++; each(Record{Payload: r.Value, Time: r.Timestamp}) })
 	}
 	return nil
 }

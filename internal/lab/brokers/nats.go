@@ -97,7 +97,7 @@ func (j jetStream) iterate(ctx context.Context, s jetstream.Stream, opt jetstrea
 		if err != nil {
 			return err
 		}
-		if !more(meta.Sequence.Stream, Record{m.Data(), meta.Timestamp}) {
+		if !more(meta.Sequence.Stream, Record{Payload: m.Data(), Time: meta.Timestamp}) {
 			return nil
 		}
 	}

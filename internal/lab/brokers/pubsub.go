@@ -25,7 +25,7 @@ func PubSub(addr, project string) *Broker {
 	}
 	return &Broker{
 		Name: "pubsub", Make: p.make, Remove: p.remove, Count: p.count, Read: p.read, Follow: p.follow, Publish: p.publish,
-		Close: p.http.CloseIdleConnections,
+		Lease: lease, Close: p.http.CloseIdleConnections,
 	}
 }
 
@@ -40,7 +40,7 @@ type pubSub struct {
 
 // log has a topic's messages in the order of their arrival.
 type log struct {
-	seen map[int]bool // a message is delivered again after 10 s if an answer was lost
+	seen map[int]bool // a message is delivered again after its lease if an answer was lost
 	all  []numbered
 }
 
@@ -48,6 +48,10 @@ type numbered struct {
 	Record
 	number int
 }
+
+// lease is the shortest that the service has. A request that a frozen emulator answers after
+// its client has gone hides up to a thousand messages for so long.
+const lease = 10 * time.Second
 
 // reading is the name of the topic's subscription.
 func reading(topic string) string { return topic + "-read" }
@@ -57,7 +61,7 @@ func (p *pubSub) make(ctx context.Context, t Topic) error {
 		return err
 	}
 	return p.call(ctx, http.MethodPut, "/subscriptions/"+reading(t.Name), map[string]any{
-		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": true, "ackDeadlineSeconds": 10,
+		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": true, "ackDeadlineSeconds": int(lease.Seconds()),
 	}, nil)
 }
 
@@ -182,7 +186,7 @@ func (p *pubSub) pull(ctx context.Context, topic string, l *log) (int, error) {
 		}
 		if ids[i] = m.AckID; !l.seen[number] {
 			l.seen[number] = true
-			l.all = append(l.all, numbered{Record{m.Message.Data, m.Message.PublishTime}, number})
+			l.all = append(l.all, numbered{Record{m.Message.Data, m.Message.PublishTime, "message " + m.Message.MessageID}, number})
 		}
 	}
 	if len(ids) == 0 {

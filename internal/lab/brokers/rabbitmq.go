@@ -125,7 +125,7 @@ func consume(ctx context.Context, ch *amqp.Channel, topic string, n int, each fu
 			if !ok {
 				return errors.Join(errors.New("the channel was closed during the read"), ctx.Err())
 			}
-			each(Record{d.Body, time.Now()})
+			each(Record{Payload: d.Body, Time: time.Now()})
 			if (got+1)%page == 0 || got+1 == n {
 				if err := d.Ack(true); err != nil {
 					return err

@@ -110,7 +110,7 @@ func pass(entries []redis.XMessage, each func(Record)) (last string, err error) 
 			return "", fmt.Errorf("an entry has the id %s: %w", e.ID, err)
 		}
 		payload, _ := e.Values["payload"].(string)
-		each(Record{[]byte(payload), time.UnixMilli(at)})
+		each(Record{Payload: []byte(payload), Time: time.UnixMilli(at)})
 		last = e.ID
 	}
 	return last, nil

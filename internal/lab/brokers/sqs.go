@@ -31,7 +31,7 @@ func SQS(client *sqs.Client) *Broker {
 			_, n, err := q.held(ctx, topic)
 			return n, err
 		},
-		Close: func() {},
+		Lease: hidden, Close: func() {},
 	}
 }
 
@@ -49,7 +49,10 @@ type stored struct {
 	sequence uint64
 }
 
-const batch = 10 // messages, the service's limit
+const (
+	batch  = 10               // messages, the service's limit
+	hidden = 20 * time.Second // received messages that are not deleted
+)
 
 func (q *simpleQueue) make(ctx context.Context, t Topic) error {
 	in := &sqs.CreateQueueInput{QueueName: aws.String(t.Name + ".fifo"), Attributes: map[string]string{"FifoQueue": "true"}}
@@ -161,7 +164,7 @@ func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(
 // some takes at most limit messages.
 func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map[string]bool, each func(stored)) error {
 	out, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: 1, VisibilityTimeout: 60,
+		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: 1, VisibilityTimeout: int32(hidden.Seconds()),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	})
 	if err != nil || len(out.Messages) == 0 {
@@ -179,7 +182,9 @@ func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map
 		}
 		if id := aws.ToString(m.MessageId); !seen[id] {
 			seen[id] = true
-			each(stored{Record{[]byte(aws.ToString(m.Body)), time.UnixMilli(ms)}, sequence})
+			at := time.UnixMilli(ms)
+			place := fmt.Sprintf("message %s, sequence %d, %s", id, sequence, at.Format("15:04:05.000"))
+			each(stored{Record{Payload: []byte(aws.ToString(m.Body)), Time: at, Place: place}, sequence})
 		}
 		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle}
 	}

@@ -21,10 +21,11 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	driver "github.com/postrider/postrider/internal/testserver/browser"
+	"github.com/postrider/postrider/internal/testserver/connect"
 )
 
 func main() {
-	all := flag.Bool("all", false, "install every PostgreSQL, MariaDB and MySQL version, not only those of `make test`, Patroni, buf, Apicurio Registry and Kubernetes")
+	all := flag.Bool("all", false, "install every PostgreSQL, MariaDB and MySQL version, not only those of `make test`, Patroni, buf, Apicurio Registry, Debezium and Kubernetes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Stdout, *all)
@@ -54,6 +55,7 @@ func servers(all bool) []server {
 			server{"MySQL 9.7", mysqlPresent(testserver.MySQL9), debianMySQL(testserver.MySQL9, "mysql-server-core,mysql-client-core", "sid"), "Debian with root and mmdebstrap, then this command again"},
 			server{"buf " + testserver.BufVersion, present(testserver.Buf), buf, "make servers ALL=1 with a Go command on PATH"},
 			server{"Apicurio Registry " + testserver.ApicurioVersion, present(testserver.ApicurioApp), apicurio, "make servers ALL=1 with mvn on PATH"},
+			server{"Debezium " + connect.Version, present(connect.Libs), debezium, "mvn on PATH, then make servers ALL=1"},
 			server{"Kubernetes " + kubernetesVersion, kubernetesPresent, kubernetes, "make servers ALL=1 with a Go command on PATH"},
 			server{"Patroni 3.0 and etcd", patroniPresent, patroni, "Debian with root and mmdebstrap, then this command again"})
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/internal/testserver"
 	driver "github.com/postrider/postrider/internal/testserver/browser"
+	"github.com/postrider/postrider/internal/testserver/connect"
 )
 
 //go:embed files
@@ -85,6 +86,10 @@ func kafka(ctx context.Context, in *installer) error {
 
 func elasticMQ(ctx context.Context, in *installer) error {
 	return in.jars(ctx, "elasticmq-"+testserver.ElasticMQVersion)
+}
+
+func debezium(ctx context.Context, in *installer) error {
+	return in.jars(ctx, "debezium-"+connect.Version)
 }
 
 // jars copies the jars of a checked-in pom.xml from Maven's repository and compares

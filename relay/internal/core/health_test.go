@@ -258,3 +258,25 @@ func TestAReadThatNobodyWantsAnyMoreIsNoFault(t *testing.T) {
 		})
 	}
 }
+
+// The pauses between reads grow during an outage of the store. A lease that has recovered
+// ends them: what was committed meanwhile is sent at once, and /readyz does not lag.
+//
+// Promises: S
+func TestAStoreThatIsBackIsReadAtOnce(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	for n := 0; !r.e.health.Faulty(health.Lease) || r.e.readHold.until < r.e.lease.nextAt+50*time.Millisecond; n++ {
+		if n == 1000 {
+			t.Fatal("no pause between reads is longer than that between leases")
+		}
+		r.dead(10 * time.Millisecond)
+	}
+	for r.e.lease.op == 0 {
+		r.now += time.Millisecond
+		r.step(port.Tick{})
+	}
+	none[port.Read](r)
+	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: r.grant()})
+	take[port.Read](r)
+}

@@ -150,6 +150,9 @@ func (e *Engine) onLeased(ev port.Leased) {
 	if ls.ever && ls.identity != ev.Grant.Identity {
 		e.dropAll()
 	}
+	if e.health.Faulty(health.Lease) {
+		e.tryAgain()
+	}
 	e.storeWorks(health.Lease, ls.sentAt)
 	ls.sent, ls.failures, ls.ever = 0, 0, true
 	ls.identity, ls.valid, ls.deadline = ev.Grant.Identity, true, until
@@ -157,6 +160,18 @@ func (e *Engine) onLeased(ev port.Leased) {
 	e.keepTime(ev.Grant.Now)
 	e.takeGrant(ev.Grant)
 	e.takePause(ev.Grant.Paused)
+}
+
+// tryAgain ends the pauses of the other store calls, because leases have recovered after
+// one had failed: the store is back, and their pauses have grown during the outage. If
+// they fail again, their next pause is longer still.
+func (e *Engine) tryAgain() {
+	for _, p := range [...]*pause{&e.readHold, &e.parked.hold} {
+		p.until = min(p.until, e.now)
+	}
+	if op := e.settle; op != nil {
+		op.pause.until = min(op.pause.until, e.now)
+	}
 }
 
 // takePause pauses or resumes. What was begun is finished and settled; the rest

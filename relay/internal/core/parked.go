@@ -218,7 +218,7 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	p.at = max(s.pause.until, e.now) + time.Duration(e.rng.Int64N(int64(e.cfg.OutageBase)))
 	switch {
 	case !b.parked || p.Captures:
-	case untried && s.braked && !s.free: // captured keys are due at each end of the pause: without a turn of its own the record would starve
+	case untried && !s.free: // captured keys are due at each end of the pause: without a turn of its own the record would starve
 		s.free, p.at = true, max(s.pause.until, e.now)
 	default: // written again whenever it is read: less often while the outage lasts
 		p.at += min(2*max(s.pause.until-s.tripped, 0), e.cfg.OutageMax)

@@ -72,7 +72,7 @@ func newCheck(lenient bool) *check {
 }
 
 func compile(path string, fsys fs.FS) (*js.Schema, error) {
-	s, err := confine.Compiler(fsys).Compile(confine.Address(path))
+	s, err := confine.Compile(fsys, path)
 	if err != nil {
 		return nil, fmt.Errorf("compat: compile %s: %w", path, err)
 	}

@@ -255,3 +255,24 @@ func TestDynamicReferencesIntoFiles(t *testing.T) {
 		}
 	}
 }
+
+// FuzzReads: no pair of schemas ends the process, and a schema accepts its own documents.
+func FuzzReads(f *testing.F) {
+	f.Add(`{"type":"object","required":["a"],"properties":{"a":{"type":"integer","maximum":5}}}`, `{"properties":{"a":{"enum":[1,2]}},"additionalProperties":false}`)
+	f.Add(`{"anyOf":[{"type":"string","pattern":"^a+$"},{"type":"array","items":{"$ref":"#"}}]}`, `{"not":{"type":"string"},"if":{"minItems":1},"then":{"contains":{"const":null}}}`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if len(a)+len(b) > 1<<11 {
+			return
+		}
+		l := compat.Language(nil)
+		if _, err := l.Reads(version(1, a), version(2, b)); err != nil {
+			return
+		}
+		found, err := l.Reads(version(1, a), version(2, a))
+		for _, one := range found {
+			if !one.Undecided || err != nil {
+				t.Errorf("a schema refuses its own documents: %+v, %v", found, err)
+			}
+		}
+	})
+}

@@ -27,6 +27,7 @@ type Life struct {
 	Version     int64         `json:"version,omitempty"`
 	Enqueued    time.Time     `json:"enqueued"`
 	NotBefore   time.Time     `json:"not_before,omitzero"`
+	Sent        time.Time     `json:"sent,omitzero"` // the view's sent_at
 	Owner       string        `json:"owner,omitempty"`
 	LeaseLeft   string        `json:"lease_left,omitempty"`
 	Gone        bool          `json:"row_removed,omitempty"`
@@ -43,7 +44,7 @@ type Life struct {
 	WaitsSince  time.Time     `json:"waits_since,omitzero"`
 	Paused      []string      `json:"paused,omitempty"` // "key" and "lane", as far as a person paused them
 	Consumer    *Effect       `json:"consumer,omitempty"`
-	Do          string        `json:"do"` // the command that repairs it; "": it was sent
+	Do          string        `json:"do"` // the command that repairs it; "": it was sent, or waits for its time
 }
 
 // Effect is what a consumer knows of the message.
@@ -63,7 +64,7 @@ func LifeOf(m *ops.MessageLife, now time.Time) Life {
 	l := Life{
 		State: m.State(), Pipe: m.Pipe, ID: m.Message.ID, Seq: strconv.FormatInt(m.Seq, 10), Lane: int(m.Lane),
 		Topic: m.Message.Topic, Key: m.Message.Key, Type: m.Message.Type, Version: m.Message.Version,
-		Enqueued: m.Message.Time, NotBefore: m.Message.NotBefore, Owner: m.Owner, Gone: m.Gone, Excluded: m.Excluded, Paused: paused(m.Holds),
+		Enqueued: m.Message.Time, NotBefore: m.Message.NotBefore, Sent: m.SentAt, Owner: m.Owner, Gone: m.Gone, Excluded: m.Excluded, Paused: paused(m.Holds),
 	}
 	if m.Owner != "" {
 		l.LeaseLeft = output.Short(m.Until)
@@ -76,7 +77,7 @@ func LifeOf(m *ops.MessageLife, now time.Time) Life {
 		l.Behind, l.BehindID = strconv.FormatInt(m.Head.Seq, 10), m.Head.Message.ID
 	}
 	l.WaitsFor, l.WaitsSince = m.WaitsFor()
-	l.Do = l.repairs(m.Held)
+	l.Do = ops.ForPipe(l.repairs(m.Held), l.Pipe)
 	return l
 }
 
@@ -116,7 +117,7 @@ func (l *Life) repairs(held []store.Held) string {
 		return "postrider message show " + l.BehindID
 	case l.State == ops.StateSent && l.Excluded:
 		return "postrider pipe list"
-	case l.State == ops.StateSent:
+	case l.State == ops.StateSent, l.WaitsFor == ops.WaitsTime:
 		return "" // nothing is wrong here: a replay would send it again
 	case l.Owner == "":
 		return "postrider relay"
@@ -174,6 +175,8 @@ func (l *Life) Text(w *tabwriter.Writer) {
 	}
 	add("version", strconv.FormatInt(l.Version, 10), l.Version > 0)
 	add("not before", output.Stamp(l.NotBefore), !l.NotBefore.IsZero())
+	add("sent", output.Stamp(l.Sent), !l.Sent.IsZero())
+	add("sent", "unknown: discarded by a person, or sent before an upgrade", l.State == ops.StateSent && l.Sent.IsZero() && !l.Excluded)
 	add("owner", l.Owner+", lease "+l.LeaseLeft, l.Owner != "")
 	add("owner", "no relay holds the lane", l.Owner == "" && l.State != ops.StateSent)
 	add("paused", strings.Join(l.Paused, ", "), len(l.Paused) > 0)
@@ -297,6 +300,7 @@ func KeyOf(k *ops.KeyLife, now time.Time) Key {
 		answer.State, answer.Do = "unknown", ""
 		answer.WaitsFor, answer.WaitsSince = "", time.Time{}
 	}
+	answer.Do = ops.ForPipe(answer.Do, k.Pipe)
 	return answer
 }
 

@@ -3,11 +3,15 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 )
 
 // preflightTimeout bounds the look at the broker when a relay begins: RabbitMQ takes
@@ -24,6 +28,9 @@ const mostSaid = 5
 // run is a relay until ctx ends, or until a look at the broker shows that it accepts
 // no message. The relay does not wait for that look.
 func (u *unit) run(ctx context.Context) error {
+	if err := u.unsealed(ctx); err != nil {
+		return err
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	var look sync.WaitGroup
 	look.Go(func() {
@@ -38,6 +45,21 @@ func (u *unit) run(ctx context.Context) error {
 		return cause
 	}
 	return err
+}
+
+// unsealed refuses a route for a schema registry whose newest messages are all sealed: the
+// relay would make dead letters of them. Without the database nothing is known, and the
+// relay waits.
+func (u *unit) unsealed(ctx context.Context) error {
+	if u.sealed == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
+	defer cancel()
+	if bad := (*open.SealedError)(nil); errors.As(u.sealed(ctx), &bad) {
+		return exit.With(exit.Usage, bad)
+	}
+	return nil
 }
 
 // preflight asks the broker whether it would accept any message. It returns an error
@@ -63,21 +85,47 @@ func (u *unit) preflight(ctx context.Context) error {
 	} else if err != nil || ctx.Err() != nil {
 		return nil // the relay logs a silent broker and waits for it
 	}
-	var bad []error
-	for _, err := range missing {
-		if err != nil {
-			bad = append(bad, err)
-		}
+	reasons, bad := gather(topics, missing)
+	if bad > 0 && bad == len(topics) {
+		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(reasons[:min(len(reasons), mostSaid)]...))
 	}
-	if len(bad) > 0 && len(bad) == len(topics) {
-		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(bad[:min(len(bad), mostSaid)]...))
-	}
-	u.found.Store(len(bad) < len(topics))
-	for _, err := range bad[:min(len(bad), mostSaid)] {
+	u.found.Store(bad < len(topics))
+	for _, err := range reasons[:min(len(reasons), mostSaid)] {
 		u.log.ErrorContext(ctx, "destination unusable", "error", err)
 	}
 	u.advise(ctx, topics)
 	return nil
+}
+
+// gather returns the reasons why topics have no destination, and their number. Reasons
+// that differ in the topic's name only are one, which names the other topics.
+func gather(topics []string, missing []error) (reasons []error, bad int) {
+	at := make(map[string]int) // of the reasons
+	var others [][]string
+	for i, err := range missing {
+		if err == nil {
+			continue
+		}
+		bad++
+		text := strings.ReplaceAll(err.Error(), topics[i], "")
+		n, known := at[text]
+		if known {
+			others[n] = append(others[n], strconv.Quote(topics[i]))
+			continue
+		}
+		at[text] = len(reasons)
+		reasons, others = append(reasons, err), append(others, nil)
+	}
+	for n, more := range others {
+		if len(more) > 0 {
+			list := strings.Join(more[:min(len(more), mostSaid)], ", ")
+			if len(more) > mostSaid {
+				list += fmt.Sprintf(" and %d more", len(more)-mostSaid)
+			}
+			reasons[n] = fmt.Errorf("%w; the same holds for %s", reasons[n], list)
+		}
+	}
+	return reasons, bad
 }
 
 // advise logs settings of the broker that risk the loss of messages.

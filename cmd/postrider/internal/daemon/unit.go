@@ -28,6 +28,7 @@ type unit struct {
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
 	destinations func(ctx context.Context) ([]string, error)
+	sealed       func(ctx context.Context) error // finds a route that can send none of its newest messages; nil: there is none
 	relay        *relay.Relay
 	health       func() relay.Health
 	quiet        bool        // the broker is not asked for advice
@@ -146,6 +147,9 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	}
 	if err == nil {
 		u.destinations, err = set.Destinations(st)
+	}
+	if err == nil {
+		u.sealed, err = set.Sealed(st)
 	}
 	if err != nil {
 		st.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/postrider/postrider/schema/avro"
 	"github.com/postrider/postrider/schema/jsonschema"
 	"github.com/postrider/postrider/schema/proto"
+	"github.com/postrider/postrider/seal"
 )
 
 // Router asks the table; nil when every message goes to its topic, plain.
@@ -33,6 +34,38 @@ func (set *Settings) Router() (envelope.Router, error) {
 // Table is made of the rules and the format; nil when every message goes to its
 // topic, plain.
 func (set *Settings) Table() (*route.Table, error) {
+	rules, err := set.rules()
+	if err != nil || rules == nil {
+		return nil, err
+	}
+	if err := set.validators(rules); err != nil {
+		return nil, err
+	}
+	return table(rules)
+}
+
+func table(rules []route.Rule) (*route.Table, error) {
+	t, err := route.New(rules)
+	if bad := (*route.Error)(nil); errors.As(err, &bad) {
+		return nil, exit.With(exit.Usage, err)
+	}
+	return t, err
+}
+
+// namesOnly is the table for messages that were read without their payloads; nil as Table's.
+func (set *Settings) namesOnly() (*route.Table, error) {
+	rules, err := set.rules()
+	if err != nil || rules == nil {
+		return nil, err
+	}
+	for i := range rules {
+		rules[i].Validate = route.Off
+	}
+	return table(rules)
+}
+
+// rules are those of the table, without the schemas that validate; nil as Table's.
+func (set *Settings) rules() ([]route.Rule, error) {
 	format, err := envelope.ParseFormat(set.Format)
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
@@ -53,20 +86,60 @@ func (set *Settings) Table() (*route.Table, error) {
 	if err := set.registered(rules); err != nil {
 		return nil, err
 	}
-	if err := set.validators(rules); err != nil {
+	return rules, nil
+}
+
+// newestRouted is how many of the newest messages show where messages go.
+const newestRouted = 1000
+
+// SealedError reports a route of the format confluent whose messages are all sealed: each
+// of them would be a dead letter.
+type SealedError struct {
+	Route    string
+	Messages int
+}
+
+// Error names both settings and the fix.
+func (e *SealedError) Error() string {
+	return fmt.Sprintf("route %s: format is confluent, and its newest messages (%d) are sealed by outbox.Options.Sealer, which readers of a schema registry cannot open: "+
+		"remove the Sealer, or add a route before it with match: {headers: {%s: \"*\"}} and format: plain", e.Route, e.Messages, seal.HeaderAlgorithm)
+}
+
+// Sealed looks for a *[SealedError] in the newest messages. It is nil where there can be none.
+func (set *Settings) Sealed(st *Outbox) (func(context.Context) error, error) {
+	table, err := set.namesOnly()
+	if err != nil || table == nil || set.Registry == "" || st.Samples == nil {
 		return nil, err
 	}
-	table, err := route.New(rules)
-	if bad := (*route.Error)(nil); errors.As(err, &bad) {
-		return nil, exit.With(exit.Usage, err)
-	}
-	return table, err
+	return func(ctx context.Context) error {
+		msgs, err := st.Samples.Newest(ctx, newestRouted, 0)
+		if err != nil {
+			return err
+		}
+		sealed, others := map[string]int{}, map[string]int{}
+		for i := range msgs {
+			r, err := table.Route(&msgs[i])
+			switch {
+			case r.Format != envelope.Confluent:
+			case msgs[i].Headers[seal.HeaderAlgorithm] != "":
+				sealed[r.Rule]++
+			case err == nil:
+				others[r.Rule]++
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(sealed)) {
+			if others[name] == 0 {
+				return &SealedError{name, sealed[name]}
+			}
+		}
+		return nil
+	}, nil
 }
 
 // Destinations lists where the newest messages go, and what the rules name
 // whatever comes; that is known without a database too.
 func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, error), error) {
-	table, err := set.Table()
+	table, err := set.namesOnly()
 	if err != nil || table == nil {
 		if st.Samples == nil {
 			return nil, err
@@ -81,7 +154,7 @@ func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, 
 		var msgs []postrider.Message
 		var err error
 		if st.Samples != nil {
-			msgs, err = st.Samples.Newest(ctx, 1000, 0)
+			msgs, err = st.Samples.Newest(ctx, newestRouted, 0)
 		}
 		for i := range msgs {
 			if r, err := table.Route(&msgs[i]); err == nil { // what has no route is no destination's business

@@ -2,6 +2,7 @@
 package output
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -13,8 +14,9 @@ import (
 
 // Printer prints the answer of a command.
 type Printer struct {
-	Out    io.Writer
-	Format string // one of Formats; "" is text
+	Out      io.Writer
+	Format   string // one of Formats; "" is text
+	Coloured bool   // text has colours: see [Colours]
 }
 
 // Print writes v in a format for programs, or what text writes as aligned columns.
@@ -22,9 +24,18 @@ func (p Printer) Print(v any, text func(w *tabwriter.Writer)) error {
 	if p.Structured() {
 		return p.structured(v)
 	}
-	w := tabwriter.NewWriter(p.Out, 0, 4, 2, ' ', 0)
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 	text(w)
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	out := b.Bytes()
+	if p.Coloured {
+		out = painted(out)
+	}
+	_, err := p.Out.Write(out)
+	return err
 }
 
 // Row writes one line of cells, of which a terminal obeys nothing: see [Visible].

@@ -14,6 +14,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/schema"
+	"github.com/postrider/postrider/schema/avro"
 	"github.com/postrider/postrider/schema/registry"
 )
 
@@ -149,21 +150,21 @@ func typeOf(f schema.Format) registry.Type {
 
 // file registers what a file refers to, and then the file.
 func (w *registrar) file(ctx context.Context, path string, s *registry.Schema, above []string) (p registry.Plan, compatible bool, err error) {
-	names, err := registry.Refers(s.Type, s.Text)
+	refs, err := references(w.fsys, path, s)
 	if err != nil {
-		return p, false, fmt.Errorf("%s: %w", path, err)
+		return p, false, err
 	}
 	if len(above) > 20 {
 		return p, false, fmt.Errorf("%s: its references lead back to it, or are more than 20 deep", path)
 	}
 	missing := false
-	for _, name := range names {
-		at := registry.Place(s.Type, path, name)
+	for _, r := range refs {
+		at := r.Subject
 		ref, known := w.shared[at]
 		if !known {
 			text, err := fs.ReadFile(w.fsys, at)
 			if err != nil {
-				return p, false, fmt.Errorf("%s: its reference %q: %w", path, name, err)
+				return p, false, fmt.Errorf("%s: its reference %q: %w", path, r.Name, err)
 			}
 			one := &registry.Schema{Subject: at, Type: s.Type, Text: string(text)}
 			if ref, compatible, err = w.file(ctx, at, one, append(above[:len(above):len(above)], path)); err != nil || !compatible {
@@ -172,7 +173,7 @@ func (w *registrar) file(ctx context.Context, path string, s *registry.Schema, a
 			w.shared[at] = ref
 		}
 		missing = missing || !ref.Registered
-		s.References = append(s.References, registry.Reference{Name: name, Subject: at, Version: ref.Version})
+		s.References = append(s.References, registry.Reference{Name: r.Name, Subject: at, Version: ref.Version})
 	}
 	said := registered{Path: path, Subject: s.Subject, Version: s.Version, Result: wouldBeNew}
 	switch {
@@ -197,6 +198,25 @@ func (w *registrar) file(ctx context.Context, path string, s *registry.Schema, a
 	}
 	w.all = append(w.all, said)
 	return p, said.Result != incompatible, nil
+}
+
+// references lists the files that a file refers to; their subjects are their paths.
+func references(fsys fs.FS, path string, s *registry.Schema) (all []registry.Reference, err error) {
+	if s.Type == registry.Avro {
+		files, err := avro.References(fsys, path, []byte(s.Text))
+		for _, f := range files {
+			all = append(all, registry.Reference{Name: f.Name, Subject: f.Path})
+		}
+		return all, err
+	}
+	names, err := registry.Refers(s.Type, s.Text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, name := range names {
+		all = append(all, registry.Reference{Name: name, Subject: registry.Place(s.Type, path, name)})
+	}
+	return all, nil
 }
 
 func (w *registrar) text(t *tabwriter.Writer) {

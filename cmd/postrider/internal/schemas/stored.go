@@ -54,7 +54,11 @@ func versionOf(subject string, s *registry.Stored) (evolve.Version, error) {
 	v := evolve.Version{File: schema.File{Subject: subject, Version: s.Version, Format: format, Path: fmt.Sprintf("%s/%03d.%s", subject, s.Version, format), Text: []byte(s.Text)}}
 	texts := map[string]string{v.Path: s.Text}
 	for name, text := range s.Files {
-		texts[registry.Place(s.Type, v.Path, name)] = text
+		at := registry.Place(s.Type, v.Path, name)
+		if s.Type == registry.Avro { // a name is no path
+			at = fmt.Sprintf("_references/%d.avsc", len(texts))
+		}
+		texts[at] = text
 	}
 	fsys, err := inMemory(texts)
 	v.FS = fsys

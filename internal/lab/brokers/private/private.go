@@ -61,7 +61,8 @@ func Launch(ctx context.Context, name string, opts ...testserver.Option) (*broke
 		if err != nil {
 			return nil, err
 		}
-		return closing(s, SQS(s), nil)
+		b, err := SQS(s)
+		return closing(s, b, err)
 	}
 	return nil, fmt.Errorf("private: start a broker: unknown broker %q; use one of %q", name, Names())
 }

@@ -14,14 +14,23 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 )
 
-// SQS describes a running ElasticMQ.
-func SQS(s *testserver.ElasticMQ) *brokers.Broker {
+// SQS describes a running ElasticMQ. One that writes its messages has a gate before it.
+func SQS(s *testserver.ElasticMQ) (*brokers.Broker, error) {
 	keys := aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}
 	b := brokers.SQS(sqs.New(sqs.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String("http://" + s.Addr), Retryer: aws.NopRetryer{},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
 	}))
-	r := &restoring{ElasticMQ: s, count: b.Count, seen: make(map[string]int)}
+	r := &restoring{Process: s, count: b.Count, seen: make(map[string]int)}
+	addr := s.Addr
+	if s.Writes {
+		g, err := newGate(s)
+		if err != nil {
+			return nil, err
+		}
+		r.Process, addr = g, g.addr
+		b.Close = g.close
+	}
 	create, remove, follow := b.Make, b.Remove, b.Follow
 	b.Make = func(ctx context.Context, t brokers.Topic) error {
 		err := create(ctx, t)
@@ -42,13 +51,13 @@ func SQS(s *testserver.ElasticMQ) *brokers.Broker {
 		}
 		return n, err
 	}
-	b.URL, b.Process, b.PID = "sqs://key:secret@us-east-1?endpoint=http://"+s.Addr, r, s.PID
-	return b
+	b.URL, b.Process, b.PID = "sqs://key:secret@us-east-1?endpoint=http://"+addr, r, s.PID
+	return b, nil
 }
 
 // restoring is a server that still restores its queues when it begins to reply.
 type restoring struct {
-	*testserver.ElasticMQ
+	brokers.Process
 	count func(ctx context.Context, topic string) (int, error)
 
 	mu   sync.Mutex
@@ -69,7 +78,7 @@ func (r *restoring) forget(topic string) {
 
 // Restart returns when the queues contain their last counts.
 func (r *restoring) Restart() error {
-	if err := r.ElasticMQ.Restart(); err != nil {
+	if err := r.Process.Restart(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

@@ -76,3 +76,73 @@ func deeper(v any, n int) bool {
 	}
 	return false
 }
+
+// Compile compiles the schema of a file.
+func Compile(fsys fs.FS, path string) (*js.Schema, error) {
+	s, err := Compiler(fsys).Compile(Address(path))
+	if err == nil && unfolded(s, map[*js.Schema]int{}) >= maxUnfolded {
+		err = fmt.Errorf("its references and branches unfold to more than %d schemas for one value: let fewer branches lead to the same $ref", maxUnfolded)
+	}
+	return s, err
+}
+
+// maxUnfolded bounds the schemas that the library tries on one value. Branches that lead
+// twice to the next one double them level by level: 25 levels took minutes.
+const maxUnfolded = 10_000
+
+// unfolded counts them, up to the bound, for the schema with the most.
+func unfolded(s *js.Schema, known map[*js.Schema]int) int {
+	most := 0
+	var count func(s *js.Schema) int
+	count = func(s *js.Schema) int {
+		if s == nil {
+			return 0
+		}
+		if n, ok := known[s]; ok {
+			return n
+		}
+		known[s] = 0 // a loop, which the library refuses in its own way
+		n := 1 + count(s.Ref) + count(s.Not) + count(s.If) + count(s.Then) + count(s.Else)
+		for _, list := range [][]*js.Schema{s.AllOf, s.AnyOf, s.OneOf} {
+			for _, one := range list {
+				n = min(n+count(one), maxUnfolded)
+			}
+		}
+		for _, one := range s.DependentSchemas {
+			n = min(n+count(one), maxUnfolded)
+		}
+		for _, one := range s.Dependencies {
+			one, _ := one.(*js.Schema)
+			n = min(n+count(one), maxUnfolded)
+		}
+		for _, one := range inside(s) {
+			count(one)
+		}
+		n = min(n, maxUnfolded)
+		known[s], most = n, max(most, n)
+		return n
+	}
+	count(s)
+	return most
+}
+
+// inside lists the schemas of the values inside a value.
+func inside(s *js.Schema) []*js.Schema {
+	all := []*js.Schema{s.PropertyNames, s.Contains, s.UnevaluatedItems, s.UnevaluatedProperties, s.Items2020, s.ContentSchema}
+	all = append(all, s.PrefixItems...)
+	for _, one := range s.Properties {
+		all = append(all, one)
+	}
+	for _, one := range s.PatternProperties {
+		all = append(all, one)
+	}
+	for _, one := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
+		switch one := one.(type) {
+		case *js.Schema:
+			all = append(all, one)
+		case []*js.Schema:
+			all = append(all, one...)
+		}
+	}
+	return all
+}

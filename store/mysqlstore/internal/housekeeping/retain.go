@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	pruneLimit   = 1000 // rows of a batch
-	pruneTTL     = 10 * time.Second
-	archiveBytes = 16 << 20 // payloads of a batch that is archived
-	rowOverhead  = 200      // bytes of a row beside its texts: columns and indexes
-	heldLimit    = 1_000_000
+	pruneLimit  = 1000 // rows of a batch
+	pruneTTL    = 10 * time.Second
+	batchBytes  = 16 << 20 // payloads of a batch
+	rowOverhead = 200      // bytes of a row beside its texts: columns and indexes
+	heldLimit   = 1_000_000
 )
 
 // Retainer removes settled rows. It is safe for concurrent use; its fields are set before
@@ -220,11 +220,11 @@ func (p *pruning) page(ctx context.Context, lane store.Lane, limit int) (seqs []
 	if last <= first {
 		return nil, first, false, nil
 	}
-	seen, err := db.List[int64](ctx, p.q, `SELECT seq FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`, lane, first, last, limit)
+	seen, full, err := p.some(ctx, lane, first, last, limit)
 	if err != nil || len(seen) == 0 {
 		return nil, first, false, err
 	}
-	if full = len(seen) == limit; full {
+	if full {
 		last = seen[len(seen)-1]
 	}
 	keep, err := p.kept(ctx, lane, seen[0], last)
@@ -237,6 +237,29 @@ func (p *pruning) page(ctx context.Context, lane store.Lane, limit int) (seqs []
 		}
 	}
 	return seqs, last, full, nil
+}
+
+// some lists the first numbers of a lane, up to a limit and to its share of the bytes of a batch,
+// at least one. full: there may be more.
+func (p *pruning) some(ctx context.Context, lane store.Lane, first, last int64, limit int) (seqs []int64, full bool, err error) {
+	rows, err := p.q.QueryContext(ctx, `SELECT seq, size FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`, lane, first, last, limit)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	share := int64(batchBytes / max(len(p.lanes), 1))
+	for bytes := int64(0); rows.Next(); {
+		var seq, size int64
+		if err := rows.Scan(&seq, &size); err != nil {
+			return nil, false, err
+		}
+		if bytes >= share && len(seqs) > 0 {
+			full = true
+			break
+		}
+		seqs, bytes = append(seqs, seq), bytes+size
+	}
+	return seqs, full || len(seqs) == limit, errors.Join(rows.Err(), rows.Close())
 }
 
 // kept are numbers of a lane that came late: a pipe has yet to read their rows.
@@ -289,7 +312,29 @@ func (p *pruning) delete(ctx context.Context, lane store.Lane, seqs []int64) err
 	}
 	n, err := res.RowsAffected()
 	p.removed(lane, n, bytes)
-	return err
+	if err != nil {
+		return err
+	}
+	return p.forget(ctx, lane, seqs)
+}
+
+// forget removes the times of rows that were removed. The minute before the first that is left
+// stays: it tells where that one begins.
+func (p *pruning) forget(ctx context.Context, lane store.Lane, seqs []int64) error {
+	for _, pipe := range p.pipes {
+		if _, err := p.q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE pipe = ? AND seq IN (`+db.Numbers(seqs)+`)`, pipe.pipe); err != nil {
+			return err
+		}
+		var first sql.NullInt64
+		err := p.q.QueryRowContext(ctx, `SELECT MAX(pos) FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos <= ?`, pipe.pipe, lane, slices.Max(seqs)).Scan(&first)
+		if err == nil && first.Valid {
+			_, err = p.q.ExecContext(ctx, `DELETE FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos < ?`, pipe.pipe, lane, first.Int64)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *pruning) removed(lane store.Lane, n, bytes int64) {
@@ -457,6 +502,7 @@ func (p *pruning) deleteExactly(ctx context.Context, rows []ops.ArchivedRow) err
 	if err != nil {
 		return err
 	}
+	var gone []int64
 	for i := range rows {
 		r := &rows[i]
 		settled := !slices.ContainsFunc(p.pipes, func(pipe *progress) bool { return !pipe.settled[lane].Settled(r.Seq) })
@@ -472,8 +518,14 @@ func (p *pruning) deleteExactly(ctx context.Context, rows []ops.ArchivedRow) err
 			return err
 		}
 		p.removed(lane, n, int64(len(r.Message.Payload)))
+		if gone = append(gone, r.Seq); n == 0 {
+			gone = gone[:len(gone)-1]
+		}
 	}
-	return nil
+	if len(gone) == 0 {
+		return nil
+	}
+	return p.forget(ctx, lane, gone)
 }
 
 // collect reads the rows of a page, as many as fit.
@@ -483,7 +535,7 @@ func (p *pruning) collect(ctx context.Context, lane store.Lane, seqs []int64) (f
 		return nil, err
 	}
 	defer rows.Close()
-	for size := 0; rows.Next() && size < archiveBytes; {
+	for size := 0; rows.Next() && size < batchBytes; {
 		r := ops.ArchivedRow{Lane: lane}
 		if r.Message, err = db.ScanMessage(rows, &r.Seq); err != nil {
 			return nil, err

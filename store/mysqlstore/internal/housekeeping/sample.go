@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -25,17 +26,23 @@ func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
 	if last.Valid && at-last.Int64 < time.Minute.Microseconds() && last.Int64 <= at {
 		return nil
 	}
-	lanes, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ?`, o.Pipe)
-	if err != nil {
-		return err
-	}
-	settled, err := o.Positions(ctx, q, lanes, "")
+	lanes, err := lanesOf(ctx, q, o.Pipe)
 	if err != nil {
 		return err
 	}
 	floors := map[store.Lane]int64{}
-	for lane, p := range settled {
-		floors[lane] = floorOf(p)
+	var noted []string
+	var args []any
+	for lane, l := range lanes {
+		floors[lane] = floorOf(l.settled)
+		noted, args = append(noted, `(?, ?, ?, ?, ?)`), append(args, o.Pipe, lane, floors[lane], l.settled.At, l.at)
+	}
+	if len(noted) > 0 {
+		_, err := q.ExecContext(ctx, `INSERT INTO postrider_minute (pipe, lane, pos, top, at) VALUES `+strings.Join(noted, `, `)+`
+			ON DUPLICATE KEY UPDATE top = GREATEST(top, VALUES(top))`, args...)
+		if err != nil {
+			return err
+		}
 	}
 	text, err := json.Marshal(floors)
 	if err != nil {
@@ -44,6 +51,35 @@ func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
 	// Its time is that of before the positions were read, or later.
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_settled (pipe, at, floors) VALUES (?, `+db.Now+`, ?) ON DUPLICATE KEY UPDATE postrider_settled.at = postrider_settled.at`, o.Pipe, string(text))
 	return err
+}
+
+// standing is where a pipe stands in a lane, and when the lane was settled last.
+type standing struct {
+	settled holes.Position
+	at      int64
+}
+
+func lanesOf(ctx context.Context, q db.Querier, pipe string) (map[store.Lane]standing, error) {
+	rows, err := q.QueryContext(ctx, `SELECT lane, pos, holes, settled_at FROM postrider_progress WHERE pipe = ?`, pipe)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := map[store.Lane]standing{}
+	for rows.Next() {
+		var lane store.Lane
+		var pos, at int64
+		var text string
+		if err := rows.Scan(&lane, &pos, &text, &at); err != nil {
+			return nil, err
+		}
+		settled, err := db.Position(pos, text)
+		if err != nil {
+			return nil, err
+		}
+		all[lane] = standing{settled, at}
+	}
+	return all, rows.Err()
 }
 
 // floorOf is the number up to which everything is settled.

@@ -57,5 +57,39 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 			}
 		}
 	}
-	return done, nil
+	n, err := s.tidyUnparked(ctx)
+	if n > 0 {
+		done["unparked"] = n
+	}
+	return done, s.Wrap("tidy", err)
+}
+
+// tidyUnparked removes times of messages whose rows were gone before they were sent, or that a
+// person deleted.
+func (s *Retainer) tidyUnparked(ctx context.Context) (n int64, err error) {
+	pipes, err := db.List[string](ctx, s.DB, `SELECT DISTINCT pipe FROM postrider_unparked`)
+	if err != nil {
+		return 0, err
+	}
+	for _, pipe := range pipes {
+		for full := true; full; {
+			seqs, err := db.List[int64](ctx, s.DB, `SELECT u.seq FROM postrider_unparked u LEFT JOIN postrider_outbox o ON o.seq = u.seq
+				WHERE u.pipe = ? AND o.seq IS NULL LIMIT ?`, pipe, tidyBatch)
+			if err != nil {
+				return n, err
+			}
+			if full = len(seqs) == tidyBatch; len(seqs) == 0 {
+				break
+			}
+			err = db.Again(ctx, func() error {
+				_, err := s.DB.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE pipe = ? AND seq IN (`+db.Numbers(seqs)+`)`, pipe)
+				return err
+			})
+			if err != nil {
+				return n, err
+			}
+			n += int64(len(seqs))
+		}
+	}
+	return n, nil
 }

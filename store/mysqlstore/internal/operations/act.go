@@ -3,6 +3,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,6 +14,9 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
+
+// seePipes is the remedy of a look at a pipe that does not exist.
+const seePipes = "check --pipe; `postrider pipe list` lists those that do"
 
 // Acts are requests of people. It is safe for concurrent use.
 type Acts struct{ *db.Outbox }
@@ -25,7 +29,8 @@ func (s Acts) Request(ctx context.Context, act store.Act) (id int64, err error) 
 		case store.ActRetry, store.ActDiscard:
 			err = tx.QueryRowContext(ctx, "SELECT lane, `key` FROM postrider_parked WHERE pipe = ? AND seq = ?", s.Pipe, act.Seq).Scan(e.Lane, &e.Key)
 			if errors.Is(err, sql.ErrNoRows) {
-				err = fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.Pipe, store.ErrNotFound)
+				err = cmp.Or(s.Knows(ctx, tx, seePipes),
+					fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.Pipe, store.ErrNotFound))
 			}
 		case store.ActPause, store.ActResume:
 			e.Seq, e.Key = 0, act.Key

@@ -106,6 +106,7 @@ func (g *page) record(r *request) {
 		" SELECT "+db.Now+", COALESCE(NULLIF(TRIM(r.actor), ''), '"+db.Nobody+"'), r.kind, r.pipe, r.lane, r.seq, COALESCE(k.`key`, ''), r.reason, r.result, k.seq IS NOT NULL, r.id"+
 		" FROM postrider_act r"+mine+" LEFT"+record+open)
 	if r.kind == string(store.ActDiscard) {
+		g.add(r, `INSERT INTO postrider_unparked (pipe, seq, at) SELECT k.pipe, k.seq, NULL FROM postrider_act r`+mine+record+open+` ON DUPLICATE KEY UPDATE at = NULL`)
 		g.add(r, `DELETE k FROM postrider_act r`+mine+record+open)
 	} else {
 		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
@@ -145,3 +146,11 @@ const ManySuffix = "-many"
 
 // KindOf is the act of a request of some kind.
 func KindOf(kind string) store.ActKind { return store.ActKind(strings.TrimSuffix(kind, ManySuffix)) }
+
+// Unparked is the statement that keeps for the view when records k of a settlement p, chosen by a
+// condition, were sent: their lane passed them when they were set aside. It comes before their removal.
+func Unparked(condition, at string, args ...any) db.Statement {
+	return db.Statement{Query: `INSERT INTO postrider_unparked (pipe, seq, at) SELECT k.pipe, k.seq, ` + at + `
+		FROM postrider_parked k JOIN postrider_progress p ON p.pipe = k.pipe AND p.lane = k.lane` + condition + `
+		ON DUPLICATE KEY UPDATE at = ` + at, Args: args}
+}

@@ -32,6 +32,9 @@ func (s Orders) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan,
 		return plan, err
 	}
 	plan, err = s.plan(ctx, s.DB, o)
+	if err == nil && plan.Records == 0 {
+		err = s.Knows(ctx, s.DB, seePipes)
+	}
 	return plan, s.Wrap("count what the order concerns", err)
 }
 
@@ -137,6 +140,9 @@ func (s Orders) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 		return 0, plan, s.Wrap("count what the order concerns", err)
 	}
 	if plan.Records == 0 {
+		if err := s.Knows(ctx, s.DB, seePipes); err != nil {
+			return 0, plan, s.Wrap("store the order", err)
+		}
 		return 0, plan, fmt.Errorf("records of pipe %q to %s: %w", s.Pipe, o.Kind, store.ErrNotFound)
 	}
 	link := db.NewLink()

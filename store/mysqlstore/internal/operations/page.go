@@ -210,6 +210,7 @@ func (x *Executor) change(g *page, r *request, hits []int64, edited map[int64]st
 	}
 	switch r.kind {
 	case string(store.ActDiscard) + ManySuffix:
+		g.all = append(g.all, Unparked(condition, `NULL`, args...))
 		put(`DELETE k` + from + condition)
 		g.count()
 		return

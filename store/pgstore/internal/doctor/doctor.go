@@ -33,6 +33,7 @@ type check struct {
 	// program knows. Other checks read only the server's catalogs.
 	tables bool
 	pipes  bool // made once for each pipe
+	paused bool // also for those that are paused
 	look   func(p *patient, ctx context.Context) ([]ops.Finding, error)
 }
 
@@ -77,7 +78,7 @@ func checks() []check {
 		{name: "clock", look: (*patient).clock, tables: true, pipes: true},
 		{name: "lanes", look: (*patient).lanes, tables: true, pipes: true},
 		{name: "lag", look: (*patient).lag, tables: true, pipes: true},
-		{name: "parked", look: (*patient).parked, tables: true, pipes: true},
+		{name: "parked", look: (*patient).parked, tables: true, pipes: true, paused: true},
 		{name: "requests", look: (*patient).requests, tables: true, pipes: true},
 	}
 }
@@ -119,14 +120,19 @@ func (p *patient) ofPipes(ctx context.Context, c check) (found []ops.Finding, er
 	if !c.pipes {
 		return p.examine(ctx, c)
 	}
-	for _, pipe := range p.pipes {
+	pipes := p.pipes
+	if c.paused {
+		pipes = p.all
+	}
+	for _, pipe := range pipes {
 		of := *p
 		of.Outbox = p.Of(pipe)
 		some, err := of.examine(ctx, c)
 		for i := range some {
-			if len(p.pipes) > 1 {
+			if len(p.all) > 1 {
 				some[i].What = fmt.Sprintf("pipe %q: %s", pipe, some[i].What)
 			}
+			some[i].Fix = ops.ForPipe(some[i].Fix, pipe)
 			if some[i].Data == nil {
 				some[i].Data = map[string]any{}
 			}
@@ -156,6 +162,7 @@ type patient struct {
 	have      db.Found
 
 	pipes []string // pipes to examine: the requested ones, or all that are not paused
+	all   []string // with those that are paused: what is dead there stays dead
 
 	tx pgx.Tx // of the running check
 }
@@ -196,17 +203,24 @@ func (p *patient) meet(ctx context.Context) error {
 
 // choosePipes finds the pipes to examine. A paused pipe does not move, but is healthy.
 func (p *patient) choosePipes(ctx context.Context) error {
-	if p.pipes = p.req.Pipes; len(p.pipes) > 0 {
+	if p.pipes, p.all = p.req.Pipes, p.req.Pipes; len(p.pipes) > 0 {
 		return nil
 	}
-	rows, err := p.Pool.Query(ctx, p.Render(`SELECT name FROM {{schema}}.pipe WHERE NOT paused ORDER BY name`))
+	rows, err := p.Pool.Query(ctx, p.Render(`SELECT name, paused FROM {{schema}}.pipe ORDER BY name`))
 	if err != nil {
 		return err
 	}
-	p.pipes, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	var name string
+	var paused bool
+	_, err = pgx.ForEachRow(rows, []any{&name, &paused}, func() error {
+		if p.all = append(p.all, name); !paused {
+			p.pipes = append(p.pipes, name)
+		}
+		return nil
+	})
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" {
-		p.pipes, err = []string{p.Pipe}, nil
+		p.pipes, p.all, err = []string{p.Pipe}, []string{p.Pipe}, nil
 	}
 	return err
 }

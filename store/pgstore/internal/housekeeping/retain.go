@@ -29,7 +29,7 @@ const (
 	pruneLimit   = 1000 // rows per batch
 	pruneTTL     = 10 * time.Second
 	pruneTimeout = 30 * time.Second // of one statement of a batch
-	archiveBytes = 16 << 20         // payloads of a batch that is archived
+	batchBytes   = int64(16 << 20)  // payloads of a batch
 )
 
 // Retainer removes rows that every pipe has settled, and keeps the books. It is safe for
@@ -241,7 +241,7 @@ func (p *pruning) size(ctx context.Context, tx pgx.Tx) (present int64, err error
 
 // batch removes rows without reading their payloads.
 func (p *pruning) batch(ctx context.Context, tx pgx.Tx) error {
-	text, args := p.store.sql.prunePage, []any{p.ids, p.after, p.age, p.limit}
+	text, args := p.store.sql.prunePage, []any{p.ids, p.after, p.age, p.limit, max(batchBytes/int64(max(len(p.ids), 1)), 1)}
 	if p.req.Payloads {
 		text, args = p.store.sql.emptyPage, append(args, postrider.ErasedHeader)
 	}
@@ -434,7 +434,7 @@ func (p *pruning) archive(ctx context.Context) error {
 
 // collect reads the rows of an archive's batch.
 func (p *pruning) collect(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, p.store.sql.pruneRows, p.ids, p.after, p.age, p.limit, int64(archiveBytes))
+	rows, err := tx.Query(ctx, p.store.sql.pruneRows, p.ids, p.after, p.age, p.limit, batchBytes)
 	if err != nil {
 		return err
 	}
@@ -503,6 +503,7 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		{"running", s.sql.pruneRunning, []any{time.Now().Add(-time.Hour).UnixMilli() << 20}},
 		{"settlement", s.sql.tidySettlements, nil},
 		{"minute", s.sql.tidyMinutes, nil},
+		{"unparked", s.sql.tidyUnparked, nil},
 		{"relay", s.sql.tidyRelays, nil},
 		{"request", s.sql.tidyActs, []any{req.Acts.Seconds()}},
 	}

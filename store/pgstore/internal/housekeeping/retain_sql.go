@@ -13,7 +13,7 @@ type retainTexts struct {
 	emptyPage, emptyDue                        string
 	tidyProgress, tidyRelays, tidyActs         string
 	tidyJournal, mayTidyJournal                string
-	tidyMinutes, tidySettlements               string
+	tidyMinutes, tidySettlements, tidyUnparked string
 	bookTurn, bookOpen, bookLook, bookSave     string // books
 	bookMove, bookLanes, bookStored, bookIDs   string
 	bookUnused, bookFloor, bookMissing         string
@@ -58,24 +58,27 @@ FROM {{schema}}.outbox_info i CROSS JOIN {{schema}}.book_cursor b`)
   CROSS JOIN LATERAL (SELECT $3::float8 <= 0 OR coalesce(c.settled_at <= t.at, true) AS rests) x
   GROUP BY c.lane OFFSET 0) y ON y.lane = a.lane
  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = a.lane AND o.seq > a.after AND o.seq <= least(k.pos, y.pos)`
-	st.prunePage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
-gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
+	// A page ends at a number of rows, or behind the row with which its payloads are too many.
+	const whole = `page AS MATERIALIZED (SELECT p.*, coalesce(sum(p.bytes) OVER (PARTITION BY p.lane ORDER BY p.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) >= $5::bigint AS beyond
+ FROM (SELECT ` + page + ` ORDER BY o.seq LIMIT $4::bigint) o) p),
+part AS (SELECT p.lane, CASE WHEN bool_or(p.beyond) THEN $4::bigint ELSE count(*) END AS seen FROM page p GROUP BY p.lane),
+`
+	st.prunePage = q(`WITH ` + whole + `gone AS (DELETE FROM {{schema}}.outbox o USING page p WHERE NOT p.beyond AND p.old AND p.free AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane),
 sums AS (SELECT lane, count(*) AS n FROM gone GROUP BY lane),
 ` + lockedLanes + `,
 booked AS (UPDATE {{schema}}.book_lane b SET removed = b.removed + s.n FROM sums s JOIN locked k ON k.lane = s.lane WHERE b.lane = s.lane)
-SELECT p.lane, count(*), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
+SELECT p.lane, (SELECT t.seen FROM part t WHERE t.lane = p.lane), coalesce((SELECT s.n FROM sums s WHERE s.lane = p.lane), 0),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free), 0)::bigint
-FROM page p GROUP BY p.lane`)
+FROM page p WHERE NOT p.beyond GROUP BY p.lane`)
 	st.pruneDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free GROUP BY lane`)
 	// Headers that leave no room for the mark are removed, except headers in filters of pipes.
-	st.emptyPage = q(`WITH page AS MATERIALIZED (SELECT ` + page + ` ORDER BY o.seq LIMIT $4) o),
-mark AS MATERIALIZED (SELECT ` + erasedMark("$5", db.ByRetention) + ` AS m),
+	st.emptyPage = q(`WITH ` + whole + `mark AS MATERIALIZED (SELECT ` + erasedMark("$6", db.ByRetention) + ` AS m),
 gone AS (UPDATE {{schema}}.outbox o SET payload = '', emptied_at = clock_timestamp(), headers = CASE WHEN {{schema}}.headers_fit(o.headers || m.m)
    THEN o.headers || m.m ELSE m.m || ` + filterHeaders(`{{schema}}.pipe`, "headers") + ` END
- FROM page p, mark m WHERE p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
-SELECT p.lane, count(*), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
+ FROM page p, mark m WHERE NOT p.beyond AND p.old AND p.free AND p.filled AND o.lane = p.lane AND o.seq = p.seq RETURNING o.lane)
+SELECT p.lane, (SELECT t.seen FROM part t WHERE t.lane = p.lane), (SELECT count(*) FROM gone g WHERE g.lane = p.lane),
  coalesce(max(p.seq) FILTER (WHERE p.old), -1), coalesce(sum(p.bytes) FILTER (WHERE p.old AND p.free AND p.filled), 0)::bigint
-FROM page p GROUP BY p.lane`)
+FROM page p WHERE NOT p.beyond GROUP BY p.lane`)
 	st.emptyDue = q(`SELECT lane, count(*), sum(bytes)::bigint FROM (SELECT ` + page + `) o) p WHERE old AND free AND filled GROUP BY lane`)
 	st.archiveSQL(q, page)
 	st.sizeSQL(q)
@@ -137,6 +140,12 @@ DELETE FROM {{schema}}.minute m USING (SELECT d.pipe, d.at, lead(d.pos) OVER (PA
   CROSS JOIN LATERAL (SELECT * FROM {{schema}}.minute x WHERE x.pipe = n.pipe ORDER BY x.at LIMIT 1000) d) e
 WHERE e.pipe = m.pipe AND e.at = m.at AND m.at < clock_timestamp() - interval '1 day' AND e.next IS NOT NULL
  AND NOT EXISTS (SELECT 1 FROM first f WHERE e.next[f.lane + 1] >= f.seq)`)
+	// The time of a message goes with its row: below the first row of its lane, none is left.
+	st.tidyUnparked = q(`WITH first AS MATERIALIZED (SELECT l.lane, coalesce((SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane
+  ORDER BY o.seq LIMIT 1), 9223372036854775807) AS seq FROM {{schema}}.book_lane l)
+DELETE FROM {{schema}}.unparked u USING (SELECT x.* FROM {{schema}}.pipe p CROSS JOIN first f CROSS JOIN LATERAL (SELECT y.pipe, y.lane, y.seq
+  FROM {{schema}}.unparked y WHERE y.pipe = p.name AND y.lane = f.lane AND y.seq < f.seq ORDER BY y.seq LIMIT 10000) x) e
+WHERE u.pipe = e.pipe AND u.lane = e.lane AND u.seq = e.seq`)
 	st.tidySettlements = q(`DELETE FROM {{schema}}.settlement WHERE (pipe, lane, last, n) IN (SELECT pipe, lane, last, n FROM {{schema}}.settlement
   WHERE until < clock_timestamp() - interval '1 hour' LIMIT 10000 FOR UPDATE SKIP LOCKED)`)
 	st.tidyRelays = q(`DELETE FROM {{schema}}.relay WHERE alive_until < clock_timestamp() - interval '1 day'`)

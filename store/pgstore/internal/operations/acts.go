@@ -34,6 +34,9 @@ func (s *Admin) Request(ctx context.Context, act store.Act) (int64, error) {
 		return 0, fmt.Errorf("act %q: %w", act.Kind, ops.ErrUnsupported)
 	}
 	if err == nil && len(ids) == 0 {
+		err = exists(ctx, s.Outbox)
+	}
+	if err == nil && len(ids) == 0 {
 		return 0, fmt.Errorf("%s of pipe %q: %w", what, s.Pipe, store.ErrNotFound)
 	}
 	if err != nil {

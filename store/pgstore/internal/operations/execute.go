@@ -26,6 +26,9 @@ type Executes struct{ execute, executeHold, executeMany, executeReplay string }
 // without its earlier failures, see store.CodeCrashed.
 const freshCode = `regexp_replace(k.code, '^` + store.CodeCrashed + `/.*', '` + store.CodeCrashed + `')`
 
+// unsent has the view show no time of sending for what a person discarded.
+const unsent = `INSERT INTO {{schema}}.unparked (pipe, lane, seq) SELECT $1, $3, d.seq FROM discarded d ON CONFLICT (pipe, lane, seq) DO UPDATE SET at = NULL`
+
 // NewExecutes returns the statements of an outbox, made once.
 func NewExecutes(o *db.Outbox) Executes {
 	st, q := Executes{}, o.Render
@@ -36,12 +39,13 @@ func NewExecutes(o *db.Outbox) Executes {
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE ` + db.Won + `),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard'
-  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation),
+  AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, 0 AS generation, k.seq),
+unsent AS (` + unsent + `),
 retried AS (UPDATE {{schema}}.parked k SET state = CASE WHEN k.state = 'dead' THEN 'retry' ELSE k.state END,
     captures = CASE WHEN k.state = 'dead' THEN k.key <> '' ELSE k.captures END,
     due_at = clock_timestamp(), attempts = 0, code = ` + freshCode + `, generation = k.generation + (k.state = 'dead')::integer FROM w WHERE w.kind = 'retry'
   AND k.pipe = $1 AND k.lane = w.lane AND k.seq = w.seq RETURNING k.key, k.generation),
-done AS (SELECT * FROM discarded UNION ALL SELECT * FROM retried),
+done AS (SELECT key, generation FROM discarded UNION ALL SELECT * FROM retried),
 ended AS (UPDATE {{schema}}.request q SET done_at = clock_timestamp(), ran_at = clock_timestamp(),
     result = CASE WHEN EXISTS (SELECT 1 FROM done) THEN 'done' ELSE 'gone' END FROM w WHERE q.id = w.id RETURNING q.*),
 counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarded)
@@ -70,7 +74,8 @@ page AS (SELECT k.* FROM w CROSS JOIN LATERAL (SELECT k.seq, k.id, k.lane, k.top
 hits AS (SELECT k.seq FROM page k WHERE ` + of("k", matches+matchesParked) + `
   AND (NOT a ? 'edit' OR {{schema}}.headers_fit(` + edited + `)) ORDER BY k.seq LIMIT (SELECT room FROM w)),
 discarded AS (DELETE FROM {{schema}}.parked k USING w WHERE w.kind = 'discard-many'
-  AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING 1),
+  AND k.pipe = $1 AND k.lane = $3 AND k.seq = ANY (ARRAY(SELECT seq FROM hits)) RETURNING k.seq),
+unsent AS (` + unsent + `),
 changed AS (UPDATE {{schema}}.parked k SET state = CASE WHEN w.kind = 'skip' THEN 'dead' ELSE 'retry' END,
     captures = w.kind <> 'skip' AND k.key <> '', due_at = CASE WHEN w.kind = 'skip' THEN k.due_at ELSE statement_timestamp() END,
     attempts = CASE WHEN w.kind = 'skip' THEN k.attempts ELSE 0 END, code = ` + freshCode + `, generation = k.generation + (w.kind <> 'skip')::integer,

@@ -25,7 +25,7 @@ type Finder struct {
 }
 
 // finderTexts are the statements of one schema, made once.
-type finderTexts struct{ ends, probe, among, row, parked, key, first, head, counts, holds string }
+type finderTexts struct{ ends, probe, among, row, sent, parked, key, first, head, counts, holds string }
 
 // parkedColumns are the columns of a parked record k, without its payload.
 const parkedColumns = `k.id::text, k.topic, k.key, k.type, ''::bytea, k.content_type, k.headers, k.version, k.schema_version,
@@ -56,8 +56,9 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT 1 FROM (SELECT ` + strings
   WHERE b.lane = $2 AND b.seq > c.pos AND b.seq < $3 ORDER BY b.seq LIMIT 50000) b
   WHERE {{schema}}.passes(p.topics, p.types, p.keys, p.headers, b.topic, b.type, b.key, b.headers) LIMIT c.reach) x) before
 WHERE o.lane = $2 AND o.seq = $3`)
+	s.sql.sent = q(`SELECT sent_at FROM {{schema}}.messages WHERE pipe = $1 AND lane = $2 AND seq = $3 AND state = 'Sent'`)
 	s.sql.key = q(`SELECT c.lane, coalesce(c.owner, ''), coalesce(extract(epoch FROM c.locked_until - clock_timestamp()), 0)::float8,
- coalesce(c.waits_for, ''), coalesce(c.held, '[]')
+ coalesce(c.waits_for, ''), coalesce(c.held, '[]'), (SELECT p.paused_at FROM {{schema}}.pipe p WHERE p.name = $1 AND p.paused)
 FROM {{schema}}.outbox_info i JOIN {{schema}}.lane c ON c.pipe = $1
  AND c.lane = CASE WHEN $2::integer >= 0 THEN $2::integer ELSE ` + strings.ReplaceAll(laneOfKey, "$6", "$3") + ` END`)
 	s.sql.first = q(fmt.Sprintf(`SELECT o.seq, o.id::text, o.topic, o.created_at FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe
@@ -114,9 +115,19 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 			return life, s.Wrap("find a message", err)
 		}
 	}
+	if life.Settled && life.Parked == nil {
+		var at db.Time
+		err := s.Pool.QueryRow(ctx, s.sql.sent, s.Pipe, life.Lane, life.Seq).Scan(&at)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return life, s.Wrap("find a message", err)
+		}
+		if at != nil {
+			life.SentAt = at.UTC()
+		}
+	}
 	life.Message.Headers = nil
 	key, err := s.keyIn(ctx, life.Lane, life.Message.Key)
-	life.Owner, life.Until, life.Holds, life.LaneWaits, life.Held = key.Owner, key.Until, key.Holds, key.LaneWaits, key.Held
+	life.Owner, life.Until, life.Holds, life.LaneWaits, life.Held, life.PausedAt = key.Owner, key.Until, key.Holds, key.LaneWaits, key.Held, key.PausedAt
 	if p := life.Parked; p != nil && (p.State == store.Waiting || p.State == store.Scheduled && p.DueIn <= 0) && key.Head != nil && key.Head.Seq != p.Seq {
 		life.Head = key.Head
 	}
@@ -160,6 +171,12 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane,
 
 // notFound returns an error with the searched range.
 func (s *Finder) notFound(ctx context.Context, id string, at time.Time, from, to int64) error {
+	if err := exists(ctx, s.Outbox); err != nil {
+		return s.Wrap("find a message", err)
+	}
+	if from >= to {
+		return fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", id, s.Pipe, store.ErrNotFound)
+	}
 	first, _, err := s.probe(ctx, from)
 	if err != nil {
 		return s.Wrap("find a message", err)
@@ -212,7 +229,7 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	}
 	life, err := s.keyIn(ctx, -1, key)
 	if err == nil && life.Lane < 0 {
-		return life, s.NoPipe("does not exist", "`postrider pipe list` lists those that do")
+		return life, noPipe(s.Outbox)
 	}
 	if err == nil {
 		err = s.Ask(ctx, func(rows pgx.Rows) error {
@@ -231,7 +248,7 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	if err == nil && key != "" {
 		err = s.Ask(ctx, func(rows pgx.Rows) error {
 			for rows.Next() {
-				m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, Holds: life.Holds, LaneWaits: life.LaneWaits, Held: life.Held}
+				m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, Holds: life.Holds, LaneWaits: life.LaneWaits, Held: life.Held, PausedAt: life.PausedAt}
 				if err := rows.Scan(&m.Seq, &m.Message.ID, &m.Message.Topic, &m.Message.Time); err != nil {
 					return err
 				}
@@ -249,8 +266,12 @@ func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life o
 	err = s.Ask(ctx, func(rows pgx.Rows) error {
 		for rows.Next() {
 			var until float64
-			if err := rows.Scan(&life.Lane, &life.Owner, &until, &life.LaneWaits, &life.Held); err != nil {
+			var paused db.Time
+			if err := rows.Scan(&life.Lane, &life.Owner, &until, &life.LaneWaits, &life.Held, &paused); err != nil {
 				return err
+			}
+			if paused != nil {
+				life.PausedAt = paused.UTC()
 			}
 			life.Until = db.Seconds(until)
 		}

@@ -136,6 +136,9 @@ func (s *Orders) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan
 		plan, err = s.planOrder(ctx, tx, o, args)
 		return err
 	})
+	if err == nil && plan.Records == 0 {
+		err = exists(ctx, s.Outbox)
+	}
 	return plan, s.Wrap("count what the order concerns", err)
 }
 
@@ -185,6 +188,9 @@ func (s *Orders) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Ord
 		_, err = tx.Exec(ctx, s.sql.order, s.Pipe, lanes, first, last, requestKind(o.Kind), o.Actor, o.Reason, id, string(args), o.Rate)
 		return err
 	})
+	if err == nil && plan.Records == 0 {
+		err = exists(ctx, s.Outbox)
+	}
 	if err == nil && plan.Records == 0 {
 		return 0, plan, fmt.Errorf("records of pipe %q to %s: %w", s.Pipe, o.Kind, store.ErrNotFound)
 	}

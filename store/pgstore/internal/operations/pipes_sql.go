@@ -47,6 +47,7 @@ SELECT $1, $3, $4, (SELECT id FROM r), $6::text[], $7::text[], $8::text[], $9::j
 		q(`DELETE FROM {{schema}}.progress WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.settlement WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.minute WHERE pipe = $1`),
+		q(`DELETE FROM {{schema}}.unparked WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.sample WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.parked WHERE pipe = $1`),
 		q(`DELETE FROM {{schema}}.request WHERE pipe = $1`),

@@ -62,7 +62,7 @@ func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 		return ops.Status{}, s.Wrap("status", err)
 	}
 	if !known {
-		return ops.Status{}, s.NoPipe("does not exist", "`postrider pipe list` lists those that do")
+		return ops.Status{}, noPipe(s.Outbox)
 	}
 	return st, nil
 }
@@ -263,10 +263,27 @@ func (s *Admin) Parked(ctx context.Context, q ops.ParkedQuery) ([]ops.ParkedReco
 		found, err = scanParked(rows)
 		return err
 	}, text+where+` ORDER BY k.seq LIMIT $3`, args...)
+	if err == nil && len(found) == 0 {
+		err = exists(ctx, s.Outbox)
+	}
 	if err != nil {
 		return nil, s.Wrap("list parked records", err)
 	}
 	return found, nil
+}
+
+// exists fails with an error that matches store.ErrNoPipe where the pipe does not exist.
+func exists(ctx context.Context, o *db.Outbox) error {
+	var text string
+	err := o.Pool.QueryRow(ctx, o.Render(db.FindPipe), o.Pipe).Scan(&text)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return noPipe(o)
+	}
+	return err
+}
+
+func noPipe(o *db.Outbox) error {
+	return o.NoPipe("does not exist", "`postrider pipe list` lists those that do")
 }
 
 func scanParked(rows pgx.Rows) (found []ops.ParkedRecord, err error) {

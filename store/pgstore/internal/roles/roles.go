@@ -87,6 +87,7 @@ func grants() []grant {
 		{"lane_cursor", "", see, see, see},
 		{"settlement", "", "SELECT; INSERT; DELETE; UPDATE until", see, "SELECT; INSERT; DELETE; UPDATE until"}, // one column, so that rows can be locked
 		{"minute", "", work, see, work},
+		{"unparked", "", all, see, all},
 		{"sample", "", work, see, work},
 		{"lane", "", see, see, see},
 		{"held_by", "", "EXECUTE", "EXECUTE", "EXECUTE"},

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	pruneLimit   = 1000 // rows of a batch
-	pruneTTL     = 10 * time.Second
-	archiveBytes = 16 << 20 // payloads of a batch that is archived
-	sampleRows   = 100      // rows whose size stands for that of all
-	rowOverhead  = 200      // bytes of a row beside its texts: columns, lane, both b-trees
-	heldLimit    = 1_000_000
-	actsKept     = db.Remembered
+	pruneLimit  = 1000 // rows of a batch
+	pruneTTL    = 10 * time.Second
+	batchBytes  = 16 << 20 // payloads of a batch
+	sampleRows  = 100      // rows whose size stands for that of all
+	rowOverhead = 200      // bytes of a row beside its texts: columns, lane, both b-trees
+	heldLimit   = 1_000_000
+	actsKept    = db.Remembered
 )
 
 // Retainer removes settled rows. It is safe for concurrent use.
@@ -183,6 +183,9 @@ const payloadBytes = `CASE typeof(payload) WHEN 'blob' THEN length(payload) ELSE
 // forget removes the times of messages that are gone.
 func (p *pruning) forget(ctx context.Context, q db.Querier, lane store.Lane, last int64) error {
 	_, err := q.ExecContext(ctx, `DELETE FROM postrider_settled WHERE pipe IN (SELECT pipe FROM postrider_progress WHERE lane = ?1) AND lane = ?1 AND pos <= ?2`, lane, last)
+	if err == nil {
+		_, err = q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE lane = ? AND seq <= ?`, lane, last)
+	}
 	return err
 }
 
@@ -208,10 +211,12 @@ const oldOf = `coalesce((SELECT min(CASE WHEN c.pos_at <= ?1 THEN c.pos ELSE coa
 // page returns the last number of the lane's next page, or -1: nothing is due.
 func (p *pruning) page(ctx context.Context, q db.Querier, lane store.Lane) (last int64, err error) {
 	var seen int
-	err = q.QueryRowContext(ctx, `SELECT count(*), coalesce(max(seq), -1) FROM (
-		SELECT seq FROM postrider_outbox WHERE lane = ?2 AND seq > ?3 AND seq <= `+oldOf+` ORDER BY seq LIMIT ?4)`,
-		p.cutoff, lane, p.out.After[lane], p.limit).Scan(&seen, &last)
-	if err == nil && last >= 0 && seen >= p.limit {
+	var more bool
+	err = q.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE NOT beyond), coalesce(max(seq) FILTER (WHERE NOT beyond), -1), coalesce(max(beyond), 0) FROM (
+		SELECT seq, coalesce(sum(bytes) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) >= ?5 AS beyond FROM (
+		SELECT seq, `+payloadBytes+` AS bytes FROM postrider_outbox WHERE lane = ?2 AND seq > ?3 AND seq <= `+oldOf+` ORDER BY seq LIMIT ?4))`,
+		p.cutoff, lane, p.out.After[lane], p.limit, max(batchBytes/max(len(p.lanes), 1), 1)).Scan(&seen, &last, &more)
+	if err == nil && last >= 0 && (more || seen >= p.limit) {
 		p.out.Left = append(p.out.Left, lane)
 	}
 	return last, err
@@ -334,6 +339,10 @@ func (p *pruning) archive(ctx context.Context) error {
 				}
 				p.removed(lane, n, n*int64(len(rows[i].Message.Payload)))
 			}
+			if _, err := q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE lane = ? AND seq <= ?
+				AND NOT EXISTS (SELECT 1 FROM postrider_outbox o WHERE o.seq = postrider_unparked.seq)`, lane, last); err != nil {
+				return err
+			}
 			return p.book(ctx, q)
 		})
 	})
@@ -347,7 +356,7 @@ func (p *pruning) collect(ctx context.Context, q db.Querier, lane store.Lane, la
 		return nil, err
 	}
 	defer rows.Close()
-	for size := 0; rows.Next() && size < archiveBytes; {
+	for size := 0; rows.Next() && size < batchBytes; {
 		r := ops.ArchivedRow{Lane: lane}
 		if r.Message, err = db.ScanMessage(rows, []any{&r.Seq}, nil); err != nil {
 			return nil, err
@@ -398,7 +407,11 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		if err != nil {
 			return err
 		}
-		for table, n := range map[string]int64{"request": acts, "settled": times} {
+		later, err := affected(q.ExecContext(ctx, `DELETE FROM postrider_unparked WHERE seq < coalesce((SELECT min(seq) FROM postrider_outbox), 9223372036854775807)`))
+		if err != nil {
+			return err
+		}
+		for table, n := range map[string]int64{"request": acts, "settled": times, "unparked": later} {
 			if n > 0 {
 				done[table] = n
 			}

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -27,7 +28,7 @@ func (s *Admin) Request(ctx context.Context, act store.Act) (id int64, err error
 		var lane store.Lane
 		err := q.QueryRowContext(ctx, `SELECT lane FROM postrider_parked WHERE pipe = ? AND seq = ?`, s.Pipe, act.Seq).Scan(&lane)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("parked record %d: %w", act.Seq, store.ErrNotFound)
+			return cmp.Or(s.Knows(ctx, q, db.Pipes), fmt.Errorf("parked record %d of pipe %q: %w", act.Seq, s.Pipe, store.ErrNotFound))
 		}
 		if err != nil {
 			return err
@@ -74,7 +75,11 @@ func (s *Admin) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.Parked
 	if most <= 0 {
 		most = 100
 	}
-	return s.parked(ctx, query.Bare, where+" ORDER BY seq LIMIT ?", append(args, most)...)
+	found, err := s.parked(ctx, query.Bare, where+" ORDER BY seq LIMIT ?", append(args, most)...)
+	if err == nil && len(found) == 0 {
+		err = s.Wrap("list parked records", s.Knows(ctx, s.DB, db.Pipes))
+	}
+	return found, err
 }
 
 // bare are the columns of a message without its payload.
@@ -127,6 +132,11 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 		return err
 	}
 	now := db.Micros(s.Now())
+	if kind == store.ActDiscard {
+		if err := note(ctx, s, q, lane, seq, nil); err != nil {
+			return err
+		}
+	}
 	query, args := `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, []any{s.Pipe, lane, seq}
 	if kind == store.ActRetry {
 		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
@@ -150,5 +160,23 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 		result = ops.ResultGone
 	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_request SET done_at = ?, result = ? WHERE id = ?`, now, result, id)
+	return err
+}
+
+// Unpark removes a parked record that was sent, at a time in microseconds.
+func Unpark(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, seq int64, at *int64) error {
+	if err := note(ctx, s, q, lane, seq, at); err != nil {
+		return err
+	}
+	_, err := q.ExecContext(ctx, `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, s.Pipe, lane, seq)
+	return err
+}
+
+// note keeps for the view when a parked record was sent: the cursor passed it earlier. nil: it
+// was discarded. It does nothing where no such record is parked, or its row is gone.
+func note(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, seq int64, at *int64) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, lane, at)
+		SELECT k.pipe, k.seq, k.lane, ? FROM postrider_parked k JOIN postrider_outbox o ON o.seq = k.seq
+		WHERE k.pipe = ? AND k.lane = ? AND k.seq = ? ON CONFLICT (pipe, seq) DO UPDATE SET at = excluded.at`, at, s.Pipe, lane, seq)
 	return err
 }

@@ -63,6 +63,14 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 			return life, s.Wrap("find a message", err)
 		}
 	}
+	if life.Settled && life.Parked == nil {
+		var at sql.NullInt64
+		err := s.DB.QueryRowContext(ctx, `SELECT sent_at FROM postrider_messages WHERE pipe = ? AND lane = ? AND seq = ? AND state = 'Sent'`, s.Pipe, life.Lane, life.Seq).Scan(&at)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return life, s.Wrap("find a message", err)
+		}
+		life.SentAt = db.Moment(at)
+	}
 	life.Message.Headers = nil
 	key, err := s.keyIn(ctx, life.Lane, life.Message.Key)
 	life.Owner, life.Until, life.LaneWaits, life.Held = key.Owner, key.Until, key.LaneWaits, key.Held
@@ -102,6 +110,9 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (int64, error) {
 		if from == low && to == high {
 			break
 		}
+	}
+	if from >= to {
+		return 0, fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", q.ID, s.Pipe, store.ErrNotFound)
 	}
 	first, _, err := s.probe(ctx, from)
 	if err != nil {

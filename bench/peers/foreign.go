@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// foreigner is a peer whose module not every proxy has. Its program is built apart, so
+// that its absence costs its row of the table only.
+type foreigner struct {
+	folder  string // in foreign/
+	module  string
+	version string
+	env     string // names a checkout of the module, in place of a proxy
+}
+
+var foreigners = map[string]foreigner{
+	nameCDC:    {"gopqcdc", "github.com/Trendyol/go-pq-cdc", "v1.11.12", "POSTRIDER_PEER_GO_PQ_CDC"},
+	"pgoutbox": {"pgoutbox", "github.com/hatchet-dev/pgoutbox", "v0.4.0", "POSTRIDER_PEER_PGOUTBOX"},
+}
+
+// build builds the program in a folder of its own, where go mod tidy completes the
+// requirements, and returns its path.
+func (f foreigner) build(ctx context.Context, module, dir string) (path string, err error) {
+	work := filepath.Join(dir, "src-"+f.folder)
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return "", err
+	}
+	source, err := os.ReadFile(filepath.Join(module, "foreign", f.folder, "main.go"))
+	if err != nil {
+		return "", err
+	}
+	_, program, _ := strings.Cut(string(source), "//go:build ignore\n")
+	goMod := fmt.Sprintf("module peer\n\ngo 1.26.0\n\nrequire (\n\t%s %s\n\tgithub.com/jackc/pgx/v5 v5.12.0\n\tgithub.com/twmb/franz-go v1.22.2\n)\n", f.module, f.version)
+	for name, text := range map[string]string{"main.go": program, "go.mod": goMod} {
+		if err := os.WriteFile(filepath.Join(work, name), []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	path = filepath.Join(dir, f.folder)
+	commands := [][]string{{"mod", "tidy"}, {"build", "-o", path, "."}}
+	if checkout := os.Getenv(f.env); checkout != "" {
+		commands = append([][]string{{"mod", "edit", "-replace", f.module + "=" + checkout}}, commands...)
+	}
+	for _, args := range commands {
+		if err := goRun(ctx, work, []string{"GOWORK=off", "GOFLAGS=-mod=mod"}, args...); err != nil {
+			return "", fmt.Errorf("module %s is not available (%s names a checkout of it): %w", f.module, f.env, firstLine(err))
+		}
+	}
+	return path, nil
+}
+
+// firstLine keeps the reason of a go command, which follows its progress.
+func firstLine(err error) error {
+	lines := strings.Split(err.Error(), "\n")
+	for _, line := range lines {
+		if !strings.Contains(line, "go: downloading") && !strings.Contains(line, "go: finding") && strings.Contains(line, "go: ") {
+			return fmt.Errorf("%.300s", line)
+		}
+	}
+	return fmt.Errorf("%.300s", lines[len(lines)-1])
+}
+
+// foreign starts a peer that is built apart.
+func foreign(name string) func(context.Context, *trial) (*process, error) {
+	return func(ctx context.Context, t *trial) (*process, error) {
+		return t.launch(ctx, t.foreign[name], t.database, t.addr, t.topic, slot(t.topic))
+	}
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/internal/testserver/connect"
+)
+
+// debezium returns a worker of Kafka Connect. It is in the matrix only.
+func debezium(t *testing.T, kafka string) *connect.Worker {
+	t.Helper()
+	if os.Getenv("POSTRIDER_MATRIX") == "" {
+		t.Skip("compared with Debezium in the matrix only: POSTRIDER_MATRIX=1")
+	}
+	w, err := connect.Launch(t.Context(), t.TempDir(), kafka, []string{"-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"})
+	if err != nil {
+		testserver.GiveUp(t, err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	return w
+}
+
+// putRouter starts the connector of a page's JSON on a database.
+func putRouter(t *testing.T, w *connect.Worker, page, store, name string, more map[string]string) {
+	t.Helper()
+	conf := map[string]string{}
+	if err := json.Unmarshal([]byte(page), &conf); err != nil {
+		t.Fatalf("the page's connector: %v", err)
+	}
+	u, err := url.Parse(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf["database.hostname"], conf["database.port"], conf["database.user"] = u.Hostname(), u.Port(), u.User.Username()
+	conf["database.dbname"] = strings.TrimPrefix(u.Path, "/")
+	maps.Copy(conf, more)
+	if err := w.Put(t.Context(), name, conf); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// slotOf returns a name for a slot of a database: slots belong to the whole server.
+func slotOf(store, suffix string) string {
+	_, name, _ := strings.Cut(store, "/t_")
+	name, _, _ = strings.Cut(name, "?")
+	return "t_" + name + suffix
+}
+
+func makeTopics(t *testing.T, addr string, names ...string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	made, err := kadm.NewClient(client).CreateTopics(t.Context(), 3, 1, nil, names...)
+	if err == nil {
+		err = made.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readTopics returns the first n records of topics.
+func readTopics(t *testing.T, addr string, n int, names ...string) (records []*kgo.Record) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(names...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for len(records) < n {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("%d of %d records: %v", len(records), n, err)
+		}
+		records = append(records, fetches.Records()...)
+	}
+	return records
+}
+
+// TestDebeziumReadsOutbox lets Debezium's router, as docs/debezium.md configures it, and a relay
+// with the format debezium read the same rows. The records are equal: topic, key, value,
+// headers and partition.
+func TestDebeziumReadsOutbox(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	w := debezium(t, addr)
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string]string{}
+	for _, m := range fenced.FindAllStringSubmatch(string(text), -1) {
+		blocks[m[1]] = m[2]
+	}
+	store := testserver.SharedPostgres(t, "18").Database(t)
+	if got := cli(t, nil, "", "migrate", "--store", store); got.code != 0 {
+		t.Fatal(got.err)
+	}
+	pool, err := pgxpool.New(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), blocks["sql"]); err != nil {
+		t.Fatal(err)
+	}
+	const router, ours, asJSON = "outbox.event.orders", "ours.outbox.event.orders", "json.orders"
+	makeTopics(t, addr, router, ours, asJSON)
+	putRouter(t, w, blocks["json"], store, "router", map[string]string{"slot.name": slotOf(store, "a")})
+	putRouter(t, w, blocks["json"], store, "json", map[string]string{
+		"slot.name": slotOf(store, "b"), "topic.prefix": "json", "transforms.outbox.route.topic.replacement": "json.${routedByValue}",
+		"key.converter": "org.apache.kafka.connect.json.JsonConverter", "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+	})
+
+	rows := []struct{ key, payload string }{
+		{"o-1", `{"item":"book"}`},
+		{"o-1", `{"item":"pen"}`},
+		{"schlüssel-✓", "päckchen ✓"},
+		{"", `{"item":"no key"}`},
+		{"o-2", "\x00\x01\xff\xfe"},
+		{"o-3", ""},
+		{"o-4", strings.Repeat("x", 100_000)},
+	}
+	for _, r := range rows {
+		_, err := pool.Exec(t.Context(), `INSERT INTO postrider.outbox (topic, key, type, payload) VALUES ('orders', $1, 'order.placed', $2)`, r.key, []byte(r.payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "postrider.yml")
+	const routes = "format: debezium\nroutes:\n  - headers: {eventType: \"{type}\"}\n"
+	if err := os.WriteFile(file, []byte(routes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	launchRelay(t, store, "kafka://"+addr+"?prefix=ours.", "--config", file)
+
+	want := map[string]string{}
+	for _, r := range readTopics(t, addr, len(rows), router) {
+		want[idOf(r)] = shown(r)
+	}
+	for _, r := range readTopics(t, addr, len(rows), ours) {
+		if got := shown(r); got != want[idOf(r)] {
+			t.Errorf("Postrider sends\n%s\nDebezium's router sends\n%s", got, want[idOf(r)])
+		}
+		delete(want, idOf(r))
+	}
+	if len(want) > 0 {
+		t.Errorf("only the router has sent %v", want)
+	}
+	// What the page says of the default converters.
+	for _, r := range readTopics(t, addr, len(rows), asJSON) {
+		var key, value struct {
+			Schema  struct{ Type string }
+			Payload json.RawMessage
+		}
+		if err := json.Unmarshal(r.Key, &key); err != nil || key.Schema.Type != "string" || !bytes.HasPrefix(r.Key, []byte(`{"schema":{"type":"string","optional":false},"payload":"`)) {
+			t.Errorf("JsonConverter sends the key %s (%v)", r.Key, err)
+		}
+		if err := json.Unmarshal(r.Value, &value); err != nil || value.Schema.Type != "bytes" {
+			t.Errorf("JsonConverter sends the value %.200s (%v)", r.Value, err)
+		}
+	}
+}
+
+// idOf returns the header that Debezium's router writes.
+func idOf(r *kgo.Record) string {
+	for _, h := range r.Headers {
+		if h.Key == "id" {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// shown returns all that a consumer sees of a record but offset and time.
+func shown(r *kgo.Record) string {
+	headers := map[string]string{}
+	for _, h := range r.Headers {
+		headers[h.Key] = string(h.Value)
+	}
+	return fmt.Sprintf("partition %d, key %.200q (absent: %v), value %.200q of %d bytes (absent: %v), %d headers %q", r.Partition, r.Key, r.Key == nil,
+		r.Value, len(r.Value), r.Value == nil, len(r.Headers), headers)
+}

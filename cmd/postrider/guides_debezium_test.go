@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/internal/uuidv7"
+)
+
+// TestGuideDebezium follows the guide under traffic with the real connector, steps back, and
+// follows it again: each event arrives once, in the order of its key, with equal headers.
+//
+// Promises: L, O
+func TestGuideDebezium(t *testing.T) {
+	addr := testserver.SharedKafka(t).Addr
+	w := debezium(t, addr)
+	g := guideOn(t, "debezium.md", "kafka://"+addr)
+	g.env = append(g.env, "CONNECT="+w.URL)
+	slot := slotOf(g.store, "")
+	g.text = strings.ReplaceAll(g.text, "'outbox_router'", "'"+slot+"'")
+	topic := g.topic // of this test: the broker has others
+	const prefix = "outbox.event."
+	makeTopics(t, addr, prefix+topic, prefix+"postrider-move")
+	g.sql("")
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, connector, _ := strings.Cut(string(page), "```json\n")
+	connector, _, _ = strings.Cut(connector, "```")
+	if _, err := g.pool.Exec(t.Context(), "CREATE PUBLICATION outboxevent FOR TABLE outboxevent WITH (publish = 'insert')"); err != nil {
+		t.Fatal(err)
+	}
+	putRouter(t, w, connector, g.store, "outbox", map[string]string{
+		"slot.name": slot, "publication.name": "outboxevent", "table.include.list": "public.outboxevent",
+		"transforms.outbox.route.by.field": "aggregatetype", "transforms.outbox.table.field.event.key": "aggregateid",
+		"value.converter": "org.apache.kafka.connect.storage.StringConverter",
+	})
+	if err := os.WriteFile(filepath.Join(g.dir, "postrider.yml"), []byte(g.blocks("1.", "yaml")[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	var ids uuidv7.Generator
+	stopTraffic := g.traffic(func(tx pgx.Tx, e event) (func(), error) {
+		payload, err := json.Marshal(e)
+		if err != nil {
+			return nil, err
+		}
+		_, err = tx.Exec(t.Context(), `INSERT INTO outboxevent VALUES ($1, $2, $3, 'event', $4)`, ids.New(), topic, e.Key, payload)
+		return func() {}, err
+	})
+	g.grown(100)
+	g.sh("1.")
+	for turn := range 2 {
+		until(t, "the relay has paused", nil, func() bool { return strings.Count(g.said.String(), "pipe paused") > turn })
+		g.sql("2.")
+		g.grown(50) // while the router still drains
+		until(t, "the router has drained", nil, func() bool { return t.Failed() || g.sql("3.") == 0 })
+		g.sh("3.")
+		g.grown(100)
+		back := g.blocks("Step back", "sh")
+		g.run(strings.TrimSpace(back[0]))
+		g.sql("Step back")
+		g.grown(50)
+		until(t, "the relay has drained", nil, func() bool { return g.pending() == 0 })
+		g.run(strings.TrimSpace(back[1]))
+		g.grown(50)
+		g.run("postrider pipe pause main")
+	}
+	stopTraffic()
+	g.sh("4.")
+
+	byTurn := map[bool]int{}
+	last := map[string]int64{}
+	for _, r := range readTopics(t, addr, int(g.committed.Load()), prefix+topic) {
+		var e event
+		if err := json.Unmarshal(r.Value, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.N != last[e.Key]+1 || string(r.Key) != e.Key {
+			t.Errorf("key %s: number %d comes after %d", r.Key, e.N, last[e.Key])
+		}
+		last[e.Key] = e.N
+		headers := map[string]string{}
+		for _, h := range r.Headers {
+			headers[h.Key] = string(h.Value)
+		}
+		if len(headers) != 2 || headers["eventType"] != "event" {
+			t.Errorf("headers %v", headers)
+		}
+		var relayed bool
+		if err := g.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM postrider.outbox WHERE id = $1)`, headers["id"]).Scan(&relayed); err != nil {
+			t.Fatal(err)
+		}
+		byTurn[relayed]++
+	}
+	total := int64(0)
+	g.last.Range(func(key, want any) bool {
+		if last[key.(string)] != want.(int64) {
+			t.Errorf("%v: %d of %d events arrived", key, last[key.(string)], want)
+		}
+		total += want.(int64)
+		return true
+	})
+	if byTurn[true] < 100 || byTurn[false] < 100 || total != g.committed.Load() {
+		t.Errorf("%d committed; %v by the relay or the router", g.committed.Load(), byTurn)
+	}
+	t.Logf("%d events committed, all arrived once and in order: %d by the router, %d by the relay; two switches and two steps back", total, byTurn[false], byTurn[true])
+}
