@@ -79,7 +79,7 @@ type Topic struct {
 type Record struct {
 	Payload []byte    // must not be kept or changed
 	Time    time.Time // when the broker stored it; for a queue: when it was read
-	Place   string    // for a person: where the broker stored it; "": not known
+	Place   string    // for a person: where the broker stored it; "": unknown
 }
 
 // Message is a message to publish, as a program without Postrider writes it.

@@ -28,7 +28,7 @@ type unit struct {
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
 	destinations func(ctx context.Context) ([]string, error)
-	sealed       func(ctx context.Context) error // finds a route that can send none of its newest messages; nil: there is none
+	sealed       func(ctx context.Context) error // returns an error for a route that can send none of its newest messages
 	relay        *relay.Relay
 	health       func() relay.Health
 	quiet        bool        // the broker is not asked for advice

@@ -87,7 +87,7 @@ func (g *gate) Restart() error {
 	return g.open(g.addr)
 }
 
-// ServeHTTP forwards a request, and goes on with it when its client has gone: the server
+// ServeHTTP forwards a request, and finishes it after its client has gone: the server
 // may have stored its messages.
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
