@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/envelope"
@@ -24,14 +24,14 @@ const framingBar = 0.03
 
 // framingResult is the JSON object of the workload framing, of pairs of drains of one outbox.
 type framingResult struct {
-	Workload string  `json:"workload"`
-	Messages int     `json:"messages"`
-	Rounds   int     `json:"rounds"`
-	Plain    perCase `json:"plain"`
-	Framed   perCase `json:"framed"`
-	Ratio    paired  `json:"framed_of_plain"` // events per second
-	CPU      paired  `json:"framed_of_plain_cpu"`
-	Verdict  string  `json:"verdict"` // of the bar on events per second
+	Workload string         `json:"workload"`
+	Messages int            `json:"messages"`
+	Rounds   int            `json:"rounds"`
+	Plain    perCase        `json:"plain"`
+	Framed   perCase        `json:"framed"`
+	Ratio    figures.Paired `json:"framed_of_plain"` // events per second
+	CPU      figures.Paired `json:"framed_of_plain_cpu"`
+	Verdict  string         `json:"verdict"` // of the bar on events per second
 }
 
 type perCase struct {
@@ -39,36 +39,8 @@ type perCase struct {
 	CPU    float64 `json:"cpu_us_per_message"`
 }
 
-// paired is the ratio of the two drains of a round.
-type paired struct {
-	Median float64 `json:"median"`
-	Least  float64 `json:"least"`
-	Most   float64 `json:"most"`
-	// Low and High hold the true median with a probability of 95 %, whatever the distribution;
-	// both are 0 below six rounds.
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
-}
-
-func pairs(ratios []float64) paired {
-	v := slices.Sorted(slices.Values(ratios))
-	p := paired{Median: round(middle(v)), Least: round(v[0]), Most: round(v[len(v)-1])}
-	// The k-th value from each end: below it the median is with the probability that fewer than
-	// k of n coins show heads.
-	n, k, below, coins := len(v), 0, 0.0, math.Pow(0.5, float64(len(v)))
-	for below+coins <= 0.025 {
-		below += coins
-		coins *= float64(n-k) / float64(k+1)
-		k++
-	}
-	if k > 0 {
-		p.Low, p.High = round(v[k-1]), round(v[n-k])
-	}
-	return p
-}
-
 // verdict compares the interval with the bar.
-func (p paired) verdict() string {
+func verdict(p figures.Paired) string {
 	switch {
 	case p.High == 0:
 		return "undecided: use --rounds 6 or more"
@@ -94,8 +66,8 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	events := func(r w1Round) float64 { return rate(c.messages, r.drain.took) }
-	cpu := func(r w1Round) float64 { return perMillion(r.drain.cpu, c.messages) } // µs per message
+	events := func(r w1Round) float64 { return figures.Rate(c.messages, r.drain.took) }
+	cpu := func(r w1Round) float64 { return figures.PerMillion(r.drain.cpu, c.messages) } // µs per message
 	var plain, with []w1Round
 	var ratios, cpus []float64
 	for i := -1; i < c.rounds; i++ { // the first one warms up
@@ -119,9 +91,9 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 			ratios, cpus = append(ratios, events(two)/events(one)), append(cpus, cpu(two)/cpu(one))
 		}
 	}
-	res := &framingResult{Workload: "framing", Messages: c.messages, Rounds: c.rounds, Ratio: pairs(ratios), CPU: pairs(cpus)}
+	res := &framingResult{Workload: "framing", Messages: c.messages, Rounds: c.rounds, Ratio: figures.Pairs(ratios), CPU: figures.Pairs(cpus)}
 	res.Plain, res.Framed = perCase{median(plain, events), median(plain, cpu)}, perCase{median(with, events), median(with, cpu)}
-	res.Verdict = res.Ratio.verdict()
+	res.Verdict = verdict(res.Ratio)
 	return res, nil
 }
 
