@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/proc"
@@ -94,8 +95,8 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 	for _, w := range ways {
 		w.sum()
 	}
-	res.Ratios.OfBare = round(res.Inbox.PerSecond / res.Bare.PerSecond)
-	res.Ratios.BatchOfBare = round(res.InboxBatch.PerSecond / res.BareBatch.PerSecond)
+	res.Ratios.OfBare = figures.Round(res.Inbox.PerSecond / res.Bare.PerSecond)
+	res.Ratios.BatchOfBare = figures.Round(res.InboxBatch.PerSecond / res.BareBatch.PerSecond)
 	for _, w := range []*wayCost{res.Bare, res.Inbox, res.Latest, res.BareBatch, res.InboxBatch} {
 		if w.Double+w.Missing > 0 {
 			return res, fmt.Errorf("result discarded: %s has %d extra and %d missing effects", w.name, w.Double, w.Missing)
@@ -134,7 +135,7 @@ func (w *wayCost) run(ctx context.Context, pg *testserver.Postgres, pool *pgxpoo
 	w.took, w.client, w.server, w.wal = w.took+u.took, w.client+u.cpu, w.server+ended-began, w.wal+wal
 	w.effects += w.messages
 	w.RSS = max(w.RSS, u.rss)
-	say("%s: %.0f/s", run, rate(w.messages, u.took))
+	say("%s: %.0f/s", run, figures.Rate(w.messages, u.took))
 	return w.count(ctx, pool, run)
 }
 
@@ -148,9 +149,9 @@ func (w *wayCost) count(ctx context.Context, pool *pgxpool.Pool, run string) err
 }
 
 func (w *wayCost) sum() {
-	w.PerSecond = rate(w.effects, w.took)
-	w.ClientCPU, w.ServerCPU = perMillion(w.client, w.effects), perMillion(w.server, w.effects) // s per million = us per effect
-	w.WAL = round(float64(w.wal) / float64(w.effects))
+	w.PerSecond = figures.Rate(w.effects, w.took)
+	w.ClientCPU, w.ServerCPU = figures.PerMillion(w.client, w.effects), figures.PerMillion(w.server, w.effects) // s per million = us per effect
+	w.WAL = figures.Round(float64(w.wal) / float64(w.effects))
 	say("%s", w)
 }
 

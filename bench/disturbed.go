@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
 
@@ -109,8 +110,8 @@ func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (
 		}
 		before, after, ratios = append(before, b), append(after, a), append(ratios, a/b)
 	}
-	res.Undisturbed, res.Disturbed, res.Ratio = middle(before), middle(after), middle(ratios)
-	res.Least, res.Most = round(slices.Min(ratios)), round(slices.Max(ratios))
+	res.Undisturbed, res.Disturbed, res.Ratio = figures.Middle(before), figures.Middle(after), figures.Middle(ratios)
+	res.Least, res.Most = figures.Round(slices.Min(ratios)), figures.Round(slices.Max(ratios))
 	return res, nil
 }
 

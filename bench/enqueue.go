@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
@@ -75,14 +75,14 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 		}
 	}
 	res := &enqueueResult{
-		Workload: "enqueue", Bare: middle(bare.us), One: middle(one.us), Hundred: middle(hundred.us),
-		Copy: middle(copied.us), StrictOne: middle(strictOne.us), StrictHundred: middle(strictHundred.us),
+		Workload: "enqueue", Bare: figures.Middle(bare.us), One: figures.Middle(one.us), Hundred: figures.Middle(hundred.us),
+		Copy: figures.Middle(copied.us), StrictOne: figures.Middle(strictOne.us), StrictHundred: figures.Middle(strictHundred.us),
 		StrictWAL: (strictHundred.wal - hundred.wal) / int64(hundred.per*len(hundred.us)),
 	}
-	res.Ratios.OfBare = round(res.One / res.Bare)
-	res.Ratios.Batched = round(res.One / res.Hundred)
-	res.Ratios.OfCopy = round(res.Hundred / res.Copy)
-	res.Ratios.Strict = round(res.StrictHundred / res.Hundred)
+	res.Ratios.OfBare = figures.Round(res.One / res.Bare)
+	res.Ratios.Batched = figures.Round(res.One / res.Hundred)
+	res.Ratios.OfCopy = figures.Round(res.Hundred / res.Copy)
+	res.Ratios.Strict = figures.Round(res.StrictHundred / res.Hundred)
 	return res, nil
 }
 
@@ -114,11 +114,6 @@ func (p *probe) run(ctx context.Context, conn *pgx.Conn, counts bool) error {
 func walNow(ctx context.Context, conn *pgx.Conn) (n int64, err error) {
 	err = conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&n)
 	return n, err
-}
-
-func middle(v []float64) float64 {
-	slices.Sort(v)
-	return round(v[len(v)/2])
 }
 
 func timeTx(ctx context.Context, conn *pgx.Conn, fn func(context.Context, pgx.Tx) error) (took time.Duration, err error) {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/postrider/postrider/bench/ratios"
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/kafkabroker"
 	"github.com/postrider/postrider/envelope"
@@ -24,14 +24,14 @@ const framingBar = 0.03
 
 // framingResult is the JSON object of the workload framing, of pairs of drains of one outbox.
 type framingResult struct {
-	Workload string        `json:"workload"`
-	Messages int           `json:"messages"`
-	Rounds   int           `json:"rounds"`
-	Plain    perCase       `json:"plain"`
-	Framed   perCase       `json:"framed"`
-	Ratio    ratios.Paired `json:"framed_of_plain"` // events per second
-	CPU      ratios.Paired `json:"framed_of_plain_cpu"`
-	Verdict  string        `json:"verdict"` // of the bar on events per second
+	Workload string         `json:"workload"`
+	Messages int            `json:"messages"`
+	Rounds   int            `json:"rounds"`
+	Plain    perCase        `json:"plain"`
+	Framed   perCase        `json:"framed"`
+	Ratio    figures.Paired `json:"framed_of_plain"` // events per second
+	CPU      figures.Paired `json:"framed_of_plain_cpu"`
+	Verdict  string         `json:"verdict"` // of the bar on events per second
 }
 
 type perCase struct {
@@ -53,10 +53,10 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
 		return nil, err
 	}
-	events := func(r w1Round) float64 { return rate(c.messages, r.drain.took) }
-	cpu := func(r w1Round) float64 { return perMillion(r.drain.cpu, c.messages) } // µs per message
+	events := func(r w1Round) float64 { return figures.Rate(c.messages, r.drain.took) }
+	cpu := func(r w1Round) float64 { return figures.PerMillion(r.drain.cpu, c.messages) } // µs per message
 	var plain, with []w1Round
-	var drains, cpus []float64
+	var ratios, cpus []float64
 	for i := -1; i < c.rounds; i++ { // the first one warms up
 		var one, two w1Round
 		order := []string{"", framed}
@@ -64,7 +64,10 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 			slices.Reverse(order)
 		}
 		for _, fault := range order {
-			r := map[string]*w1Round{"": &one, framed: &two}[fault]
+			r := &one
+			if fault == framed {
+				r = &two
+			}
 			if err := r.relay(ctx, c, s.pool, s.pg, s.b, fault); err != nil {
 				return nil, err
 			}
@@ -72,10 +75,10 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 		say("round %d: plain %.0f/s, %.2f µs of CPU; framed %.0f/s, %.2f µs; ratio %.3f", i+1, events(one), cpu(one), events(two), cpu(two), events(two)/events(one))
 		if i >= 0 {
 			plain, with = append(plain, one), append(with, two)
-			drains, cpus = append(drains, events(two)/events(one)), append(cpus, cpu(two)/cpu(one))
+			ratios, cpus = append(ratios, events(two)/events(one)), append(cpus, cpu(two)/cpu(one))
 		}
 	}
-	res := &framingResult{Workload: "framing", Messages: c.messages, Rounds: c.rounds, Ratio: ratios.Of(drains), CPU: ratios.Of(cpus)}
+	res := &framingResult{Workload: "framing", Messages: c.messages, Rounds: c.rounds, Ratio: figures.Pairs(ratios), CPU: figures.Pairs(cpus)}
 	res.Plain, res.Framed = perCase{median(plain, events), median(plain, cpu)}, perCase{median(with, events), median(with, cpu)}
 	res.Verdict = res.Ratio.Verdict(1 - framingBar)
 	return res, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -119,10 +120,10 @@ func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserv
 	}
 	s := after.at.Sub(before.at).Seconds()
 	res := &idleResult{Workload: "idle", Broker: c.broker, Seconds: c.seconds}
-	res.Relay.Core = round((after.relay - before.relay).Seconds() / s)
-	res.Postgres.Core = round((after.pg - before.pg).Seconds() / s)
-	res.Postgres.Transactions = round(float64(after.transactions-before.transactions) / s)
-	res.Postgres.WAL = round(float64(after.wal-before.wal) / s)
+	res.Relay.Core = figures.Round((after.relay - before.relay).Seconds() / s)
+	res.Postgres.Core = figures.Round((after.pg - before.pg).Seconds() / s)
+	res.Postgres.Transactions = figures.Round(float64(after.transactions-before.transactions) / s)
+	res.Postgres.WAL = figures.Round(float64(after.wal-before.wal) / s)
 	if res.Relay.RSS, err = proc.Resident(pid); err == nil {
 		res.Relay.Peak, err = proc.PeakRSS(pid)
 	}

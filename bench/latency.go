@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/store/ops"
@@ -160,7 +161,7 @@ func (w *window) fraction() (float64, error) {
 	if err = errors.Join(err, w.err); err != nil {
 		return 0, err
 	}
-	return round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
+	return figures.Round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
 }
 
 // follower records the time of receipt of each message.
@@ -201,8 +202,8 @@ func (f *follower) between(committed, received []time.Time, from, to time.Time) 
 		return percentiles{}, errors.New("no message was received")
 	}
 	slices.Sort(d)
-	at := func(p float64) float64 { return round(d[min(int(p*float64(len(d))), len(d)-1)]) }
-	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: round(d[len(d)-1])}, nil
+	at := func(p float64) float64 { return figures.Round(d[min(int(p*float64(len(d))), len(d)-1)]) }
+	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: figures.Round(d[len(d)-1])}, nil
 }
 
 // insertInto returns the statements that write one message each.

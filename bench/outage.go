@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
@@ -116,7 +117,7 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	res.Gate = report.Gate
 	res.Gate.Delivered, res.Gate.Lost = report.Busy, n-report.Busy
 	res.Gate.OK = report.Busy == n && res.Gate.Duplicates == 0 && res.Gate.Disorder == 0 && res.Gate.Note == ""
-	res.Drain = rate(n, time.Duration(report.Drain*float64(time.Second)))
+	res.Drain = figures.Rate(n, time.Duration(report.Drain*float64(time.Second)))
 	return res, nil
 }
 
@@ -162,9 +163,9 @@ func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outa
 		err = json.Unmarshal(line, &r)
 	}
 	p = outagePhase{
-		Seconds: round(took.Seconds()), Rate: rate(n, took), Latency: r.Latency,
-		Relay: perMillion(relay1-relay0, n), Postgres: perMillion(pg1-pg0, n),
-		Core: round((relay1 - relay0 + pg1 - pg0).Seconds() / took.Seconds()), Inserts: ins1 - ins0, Updates: upd1 - upd0,
+		Seconds: figures.Round(took.Seconds()), Rate: figures.Rate(n, took), Latency: r.Latency,
+		Relay: figures.PerMillion(relay1-relay0, n), Postgres: figures.PerMillion(pg1-pg0, n),
+		Core: figures.Round((relay1 - relay0 + pg1 - pg0).Seconds() / took.Seconds()), Inserts: ins1 - ins0, Updates: upd1 - upd0,
 	}
 	p.RSS, _ = proc.Resident(o.pid)
 	return p, r, err
@@ -342,7 +343,7 @@ func (s *outageSink) report(works bool) {
 	r := outageReport{Busy: s.busy, Drain: s.last.Sub(s.first).Seconds(), Gate: s.gate}
 	if n := len(s.fresh); n > 0 {
 		slices.Sort(s.fresh)
-		at := func(q float64) float64 { return round(s.fresh[min(int(q*float64(n)), n-1)].Seconds() * 1e3) }
+		at := func(q float64) float64 { return figures.Round(s.fresh[min(int(q*float64(n)), n-1)].Seconds() * 1e3) }
 		r.Latency = percentiles{P50: at(.5), P90: at(.9), P99: at(.99), Max: at(1)}
 	}
 	s.fresh = s.fresh[:0]

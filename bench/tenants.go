@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
@@ -141,7 +142,7 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 	if err := errors.Join(d.err, <-f.err); err != nil {
 		return err
 	}
-	t.res.Drained = round(float64(t.c.messages) / d.end.Sub(d.begin).Seconds())
+	t.res.Drained = figures.Round(float64(t.c.messages) / d.end.Sub(d.begin).Seconds())
 	if t.res.Flooded, err = f.between(committed, f.received, d.begin, d.end); err != nil {
 		return err
 	}

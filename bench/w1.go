@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -104,8 +105,8 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 		}
 		r := rounds[i]
 		say("round %d: copy %.0f/s, produce only %.0f/s, sink only %.0f/s, beside copy %.0f/s, relay %.0f/s; CPU s per million: relay %.2f, database %.2f, broker %.2f",
-			i+1, rate(c.messages, r.copy.took), rate(c.messages, r.produce.took), rate(c.messages, r.sink.took), rate(c.messages, r.beside.took), rate(c.messages, r.drain.took),
-			perMillion(r.drain.cpu, c.messages), perMillion(r.pgCPU, c.messages), perMillion(r.server, c.messages))
+			i+1, figures.Rate(c.messages, r.copy.took), figures.Rate(c.messages, r.produce.took), figures.Rate(c.messages, r.sink.took), figures.Rate(c.messages, r.beside.took), figures.Rate(c.messages, r.drain.took),
+			figures.PerMillion(r.drain.cpu, c.messages), figures.PerMillion(r.pgCPU, c.messages), figures.PerMillion(r.server, c.messages))
 	}
 	return summarizeW1(c, pg.Version, rounds), nil
 }
@@ -216,28 +217,28 @@ func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
 	res := &w1Result{Workload: "W1", Broker: c.broker, Messages: n, Rounds: len(rounds)}
 	res.Gate = worst(rounds)
 	med := func(of func(w1Round) float64) float64 { return median(rounds, of) }
-	res.Relay.Events = med(func(r w1Round) float64 { return rate(n, r.drain.took) })
-	res.Relay.CPU = med(func(r w1Round) float64 { return perMillion(r.drain.cpu, n) })
-	res.Relay.Server = med(func(r w1Round) float64 { return perMillion(r.server, n) })
+	res.Relay.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.drain.took) })
+	res.Relay.CPU = med(func(r w1Round) float64 { return figures.PerMillion(r.drain.cpu, n) })
+	res.Relay.Server = med(func(r w1Round) float64 { return figures.PerMillion(r.server, n) })
 	res.Relay.RSS = med(func(r w1Round) float64 { return r.drain.rss })
-	res.Copy.Events = med(func(r w1Round) float64 { return rate(n, r.copy.took) })
-	res.Ratios.Copy = med(func(r w1Round) float64 { return round(r.copy.took.Seconds() / r.drain.took.Seconds()) })
+	res.Copy.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.copy.took) })
+	res.Ratios.Copy = med(func(r w1Round) float64 { return figures.Round(r.copy.took.Seconds() / r.drain.took.Seconds()) })
 	if c.broker != "null" {
-		res.Produce.Events = med(func(r w1Round) float64 { return rate(n, r.produce.took) })
-		res.Produce.CPU = med(func(r w1Round) float64 { return perMillion(r.produce.cpu, n) })
-		res.Produce.Server = med(func(r w1Round) float64 { return perMillion(r.produceServer, n) })
-		res.Sink.Events = med(func(r w1Round) float64 { return rate(n, r.sink.took) })
-		res.Sink.CPU = med(func(r w1Round) float64 { return perMillion(r.sink.cpu, n) })
-		res.Sink.Server = med(func(r w1Round) float64 { return perMillion(r.sinkServer, n) })
-		res.Ratios.Sink = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.sink.took.Seconds()) })
-		res.Ratios.Parts = med(func(r w1Round) float64 { return round(r.parts().Seconds() / r.drain.took.Seconds()) })
-		res.Beside.Events = med(func(r w1Round) float64 { return rate(n, r.beside.took) })
-		res.Ratios.Beside = med(func(r w1Round) float64 { return round(r.beside.took.Seconds() / r.drain.took.Seconds()) })
-		res.Ratios.Produce = med(func(r w1Round) float64 { return round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
+		res.Produce.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.produce.took) })
+		res.Produce.CPU = med(func(r w1Round) float64 { return figures.PerMillion(r.produce.cpu, n) })
+		res.Produce.Server = med(func(r w1Round) float64 { return figures.PerMillion(r.produceServer, n) })
+		res.Sink.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.sink.took) })
+		res.Sink.CPU = med(func(r w1Round) float64 { return figures.PerMillion(r.sink.cpu, n) })
+		res.Sink.Server = med(func(r w1Round) float64 { return figures.PerMillion(r.sinkServer, n) })
+		res.Ratios.Sink = med(func(r w1Round) float64 { return figures.Round(r.produce.took.Seconds() / r.sink.took.Seconds()) })
+		res.Ratios.Parts = med(func(r w1Round) float64 { return figures.Round(r.parts().Seconds() / r.drain.took.Seconds()) })
+		res.Beside.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.beside.took) })
+		res.Ratios.Beside = med(func(r w1Round) float64 { return figures.Round(r.beside.took.Seconds() / r.drain.took.Seconds()) })
+		res.Ratios.Produce = med(func(r w1Round) float64 { return figures.Round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
 	}
 	res.Postgres.Version = version
-	res.Postgres.CPU = med(func(r w1Round) float64 { return perMillion(r.pgCPU, n) })
-	res.Postgres.WAL = med(func(r w1Round) float64 { return round(float64(r.wal) / float64(n)) })
+	res.Postgres.CPU = med(func(r w1Round) float64 { return figures.PerMillion(r.pgCPU, n) })
+	res.Postgres.WAL = med(func(r w1Round) float64 { return figures.Round(float64(r.wal) / float64(n)) })
 	for _, r := range rounds {
 		res.Postgres.Dead = max(res.Postgres.Dead, r.dead)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
@@ -185,8 +186,8 @@ func runWebhooks(ctx context.Context, c config) (*webhooksResult, error) {
 		last := len(seq) - 1
 		say("sequential %.1f/s, relay %.0f/s; 62 of 64 endpoints %.0f/s, beside two faulty ones %.0f/s", seq[last], alone[last], calm[last], ill[last])
 	}
-	res.Sequential, res.Relay, res.Undisturbed, res.Disturbed = middle(seq), middle(alone), middle(calm), middle(ill)
-	res.Times, res.Ratio = round(res.Relay/res.Sequential), round(res.Disturbed/res.Undisturbed)
+	res.Sequential, res.Relay, res.Undisturbed, res.Disturbed = figures.Middle(seq), figures.Middle(alone), figures.Middle(calm), figures.Middle(ill)
+	res.Times, res.Ratio = figures.Round(res.Relay/res.Sequential), figures.Round(res.Disturbed/res.Undisturbed)
 	return res, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/postrider/postrider/bench/figures"
 )
 
 // windowResult is the JSON object of the window workload: a backlog drained to RabbitMQ
@@ -82,7 +84,7 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 	count := strconv.Itoa(c.messages)
 	if n > len(fixedWindows) {
 		u, err := childRun(ctx, "produce", s.b.Name, s.b.URL, "bench", count, "")
-		return produceOnly, rate(c.messages, u.took), err
+		return produceOnly, figures.Rate(c.messages, u.took), err
 	}
 	url := s.b.URL
 	if n > 0 {
@@ -101,22 +103,22 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 		err = fmt.Errorf("window %s: the gate failed: %+v", windowName(window), g)
 	}
 	res.Gate = g
-	return window, rate(c.messages, u.took), err
+	return window, figures.Rate(c.messages, u.took), err
 }
 
 func (res *windowResult) summarize(rates map[int][]float64) {
 	best := 0
 	for _, window := range fixedWindows {
-		r := middle(slices.Clone(rates[window]))
+		r := figures.Middle(slices.Clone(rates[window]))
 		res.Fixed[strconv.Itoa(window)] = r
 		if best == 0 || r > res.Fixed[strconv.Itoa(best)] {
 			best = window
 		}
 	}
-	res.Automatic, res.Produce = middle(slices.Clone(rates[0])), middle(slices.Clone(rates[produceOnly]))
+	res.Automatic, res.Produce = figures.Middle(slices.Clone(rates[0])), figures.Middle(slices.Clone(rates[produceOnly]))
 	ratios := make([]float64, len(rates[0]))
 	for i := range ratios {
-		ratios[i] = round(rates[0][i] / rates[best][i])
+		ratios[i] = figures.Round(rates[0][i] / rates[best][i])
 	}
-	res.OfBest = middle(ratios)
+	res.OfBest = figures.Middle(ratios)
 }

@@ -19,10 +19,7 @@ type logNemesis struct {
 }
 
 func (n *logNemesis) run(ctx context.Context) error {
-	for turn := 0; ; turn++ {
-		if err := pause(ctx, 700*time.Millisecond); err != nil {
-			return nil // the campaign is over
-		}
+	for turn := 0; pause(ctx, 700*time.Millisecond) == nil; turn++ {
 		if err := n.look(ctx); err != nil {
 			return ended(ctx, err)
 		}
@@ -32,12 +29,13 @@ func (n *logNemesis) run(ctx context.Context) error {
 		}
 		n.acts++
 	}
+	return nil // the campaign is over
 }
 
 // ended is nil where the campaign ended in the middle of an act.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the act was cut off
 	}
 	return fmt.Errorf("disturb the log: %w", err)
 }

@@ -119,7 +119,7 @@ func TestWildQueue(t *testing.T) {
 		server := httptest.NewServer(q)
 		sink, err := awsbroker.Open("sqs://key:secret@us-east-1?endpoint="+server.URL, &awsbroker.SinkOptions{Window: 4, Timeout: time.Minute})
 		must(t, err)
-		next := make([]int, keys) // the first version of each key without a known delivery
+		next := make([]int, keys) // the first version of each key whose delivery is unconfirmed
 		for round := 0; slices.Min(next) < each; round++ {
 			if round == 200 {
 				q.mu.Lock()

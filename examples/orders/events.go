@@ -66,7 +66,8 @@ func word(d dialect.Dialect) string {
 // addColumn adds a column to a table of an older program; one that is there stays.
 func addColumn(ctx context.Context, db execer, d dialect.Dialect, table, column, definition string) error {
 	add, look := "ADD COLUMN IF NOT EXISTS ", ""
-	switch d { // they have no such clause
+	switch d {
+	case dialect.Postgres: // alone has this clause
 	case dialect.SQLite:
 		look = "SELECT count(*) > 0 FROM pragma_table_info($1) WHERE name = $2"
 	case dialect.MySQL:

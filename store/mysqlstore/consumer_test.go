@@ -27,7 +27,13 @@ import (
 // one of them on a busy machine.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	bound, poll := time.After(5*time.Minute), time.NewTicker(10*time.Millisecond)
+	awaits(t, what, 10*time.Millisecond, holds)
+}
+
+// awaits is eventually, with a look at the condition at each interval.
+func awaits(t *testing.T, what string, every time.Duration, holds func() bool) {
+	t.Helper()
+	bound, poll := time.After(5*time.Minute), time.NewTicker(every)
 	defer poll.Stop()
 	for !holds() {
 		select {

@@ -90,8 +90,15 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 		return nil, err
 	}
 	for _, t := range []struct{ table, column string }{
-		{"postrider_progress", "epoch"}, {"postrider_relay", "ttl"}, {"postrider_parked", "lane"}, {"postrider_act", "lane"},
-		{"postrider_dropped", "dropped_at"}, {"postrider_alarm", "n"}, {"postrider_info", "epoch"}, {"postrider_journal", "at"}, {"postrider_outbox", ""},
+		{"postrider_progress", "epoch"},
+		{"postrider_relay", "ttl"},
+		{"postrider_parked", "lane"},
+		{"postrider_act", "lane"},
+		{"postrider_dropped", "dropped_at"},
+		{"postrider_alarm", "n"},
+		{"postrider_info", "epoch"},
+		{"postrider_journal", "at"},
+		{"postrider_outbox", ""},
 	} {
 		need := map[string]string{"SELECT": "SELECT 1 FROM " + t.table}
 		if t.column != "" {
@@ -142,8 +149,8 @@ func (p *patient) may(ctx context.Context, query string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	err = rows.Err()
-	return err == nil, errors.Join(err, rows.Close())
+	defer rows.Close()
+	return rows.Err() == nil, rows.Err()
 }
 
 // leastPacket has room for the largest message, also where its bytes are escaped.

@@ -16,19 +16,11 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// slowly waits for a condition, five minutes at most. The server tells of transactions what
-// it has told before while somebody asks ten times a second.
+// slowly is eventually for what the server tells of transactions: it repeats its last answer
+// to a caller that asks ten times a second.
 func slowly(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	bound, poll := time.After(5*time.Minute), time.NewTicker(300*time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		select {
-		case <-bound:
-			t.Fatal("not within five minutes: " + what)
-		case <-poll.C:
-		}
-	}
+	awaits(t, what, 300*time.Millisecond, holds)
 }
 
 // Each thing that can be wrong is found, and gone when it was repaired as the finding says.

@@ -113,9 +113,15 @@ func TestJournal(t *testing.T) {
 			q    ops.JournalQuery
 			want int
 		}{
-			{ops.JournalQuery{Actor: "bob"}, 2}, {ops.JournalQuery{Actor: "bob "}, 0}, {ops.JournalQuery{Act: "retry"}, 5},
-			{ops.JournalQuery{Key: "j"}, 3}, {ops.JournalQuery{Pipe: "other"}, 0}, {ops.JournalQuery{Before: 3}, 2}, {ops.JournalQuery{Limit: 1}, 1},
-			{ops.JournalQuery{Since: time.Now().Add(time.Hour)}, 0}, {ops.JournalQuery{Since: time.Now().Add(-time.Hour)}, 9},
+			{ops.JournalQuery{Actor: "bob"}, 2},
+			{ops.JournalQuery{Actor: "bob "}, 0},
+			{ops.JournalQuery{Act: "retry"}, 5},
+			{ops.JournalQuery{Key: "j"}, 3},
+			{ops.JournalQuery{Pipe: "other"}, 0},
+			{ops.JournalQuery{Before: 3}, 2},
+			{ops.JournalQuery{Limit: 1}, 1},
+			{ops.JournalQuery{Since: time.Now().Add(time.Hour)}, 0},
+			{ops.JournalQuery{Since: time.Now().Add(-time.Hour)}, 9},
 		} {
 			if got := entries(t, s, c.q); len(got) != c.want {
 				t.Errorf("%+v: %q", c.q, got)

@@ -26,6 +26,8 @@ func held(k string) string {
 // ready is every parked record of some lanes that becomes due by itself: those
 // without a key or not in their key's queue, scheduled ones of free keys, and
 // the head of each queue. A dead record never does. %s: the lanes. Parameter: the pipe.
+//
+//nolint:gochecknoglobals // a constant, but for the call of held
 var ready = "(SELECT *, " + dueTime + " AS due FROM (" +
 	"SELECT *, MIN(CASE WHEN " + inQueue + " THEN seq END) OVER (PARTITION BY lane, `key`) AS head" +
 	" FROM postrider_parked WHERE pipe = ? AND lane IN (%s)) AS h" +
@@ -34,6 +36,8 @@ var ready = "(SELECT *, " + dueTime + " AS due FROM (" +
 // dueRecords is what is due of a lane: its place in its key's queue, or 1, and since when
 // the head of that queue is due. A record of a queue flows when none up to it is
 // dead or has its time before it. Parameters: the pipe, the lane.
+//
+//nolint:gochecknoglobals // a constant, but for the call of held
 var dueRecords = "(SELECT pipe, seq, chained, (chained AND seq = final) AS ends, CASE WHEN chained THEN nth ELSE 1 END AS place," +
 	" CASE WHEN chained THEN first_due ELSE due END AS since FROM (" +
 	"SELECT *, ROW_NUMBER() OVER (PARTITION BY `key`, chained ORDER BY seq) AS nth, MIN(live) OVER (PARTITION BY `key`, chained ORDER BY seq) AS flows," +

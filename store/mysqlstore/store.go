@@ -141,9 +141,3 @@ func (s *Store) news(ctx context.Context) (found bool, err error) {
 	err = s.box.DB.QueryRowContext(ctx, query, look.Tip).Scan(&found)
 	return found, err
 }
-
-// The years 1 to 9999, in microseconds since 1970.
-const (
-	firstMoment = -62135596800_000_000
-	lastMoment  = 253402300799_999_999
-)

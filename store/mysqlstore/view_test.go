@@ -18,7 +18,7 @@ import (
 // view reads the view of messages: storetest has a case for each column in each state.
 func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
 	columns := strings.NewReplacer(" key,", " `key`,").Replace(ops.ViewColumns)
-	rows, err := e.db.QueryContext(ctx, `SELECT `+columns+` FROM postrider_messages WHERE pipe = 'main' ORDER BY seq`)
+	rows, err := e.db.QueryContext(ctx, `SELECT `+columns+` FROM postrider_messages WHERE pipe = 'main' ORDER BY seq`) //nolint:rowserrcheck // ScanView checks it
 	if err != nil {
 		return nil, err
 	}

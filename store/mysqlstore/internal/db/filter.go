@@ -132,7 +132,7 @@ func (o *Outbox) Dropped(ctx context.Context, q Querier, pipes []string, first, 
 			}
 			all = append(all, r)
 		}
-		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil { //nolint:sqlclosecheck // one of a loop
 			return nil, err
 		}
 	}

@@ -434,7 +434,7 @@ func (p *pruning) countDue(ctx context.Context) error {
 				p.removed(lane, 1, size)
 			}
 		}
-		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil { //nolint:sqlclosecheck // one of a loop
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func (p *patient) wake(ctx context.Context) ([]ops.Finding, error) {
 		return orFine(found, "no relay reads the log"), err
 	}
 	err = tail.New(p.Outbox, tail.Log).Check(ctx)
-	var off *tail.Off
+	var off *tail.OffError
 	if errors.As(err, &off) {
 		return []ops.Finding{{
 			Severity: ops.Warning, What: "the publication is there, and the log cannot wake a relay: " + off.Why,

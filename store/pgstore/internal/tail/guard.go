@@ -16,9 +16,10 @@ const Application = "postrider tail"
 // SlotPrefix begins the names of slots. The boot id of the relay follows.
 const SlotPrefix = "postrider_tail_"
 
+// The slots and walsenders that must stay free for standbys and others.
 const (
-	// Slots and walsenders that must stay free for standbys and others.
-	SlotsLeft, SendersLeft = 2, 3
+	SlotsLeft   = 2
+	SendersLeft = 3
 )
 
 // limits are constants, but for tests.
@@ -38,19 +39,19 @@ func Publication(schema string) string {
 	return schema[:min(len(schema), 58)] + "_tail"
 }
 
-// Off is the reason why the log is not read.
-type Off struct {
+// OffError is the reason why the log is not read.
+type OffError struct {
 	Why  string
 	Fix  string // "": it passes by itself
 	soon bool   // the log can be tried again soon
 	err  error
 }
 
-func (o *Off) Error() string { return o.Why }
-func (o *Off) Unwrap() error { return o.err }
+func (o *OffError) Error() string { return o.Why }
+func (o *OffError) Unwrap() error { return o.err }
 
-func because(fix, format string, args ...any) *Off {
-	return &Off{Why: fmt.Sprintf(format, args...), Fix: fix}
+func because(fix, format string, args ...any) *OffError {
+	return &OffError{Why: fmt.Sprintf(format, args...), Fix: fix}
 }
 
 // checkSQL asks what must hold. $1 is the publication, $2 our slot, or
@@ -98,7 +99,7 @@ func (b *Bell) check(ctx context.Context, slot string) (c checked, err error) {
 	return c, nil
 }
 
-// Check returns nil if the log may be read, an *Off if not, or the error of asking. It opens
+// Check returns nil if the log may be read, an *OffError if not, or the error of asking. It opens
 // no replication connection.
 func (b *Bell) Check(ctx context.Context) error {
 	_, err := b.check(ctx, "")
@@ -106,7 +107,7 @@ func (b *Bell) Check(ctx context.Context) error {
 }
 
 // reason returns why the log may not be read, or nil.
-func (c *checked) reason(schema string, pooler bool, hold int64) *Off {
+func (c *checked) reason(schema string, pooler bool, hold int64) *OffError {
 	switch name := standbyNamed(c.sync); {
 	case pooler:
 		return because("connect to the server directly, or leave wake=log out", "a pooler is in front of the server, and carries no replication")
@@ -168,12 +169,12 @@ func elements(list string) (all []string) {
 }
 
 // refused explains an error of the session.
-func refused(doing string, err error) *Off {
-	var known *Off
+func refused(doing string, err error) *OffError {
+	var known *OffError
 	if errors.As(err, &known) {
 		return known
 	}
-	o := &Off{Why: doing + ": " + err.Error(), err: err}
+	o := &OffError{Why: doing + ": " + err.Error(), err: err}
 	var pg *pgconn.PgError
 	switch {
 	case errors.Is(err, errProtocol):

@@ -128,9 +128,6 @@ func status(written, flushed uint64, now time.Time) []byte {
 	b = binary.BigEndian.AppendUint64(b, written)
 	b = binary.BigEndian.AppendUint64(b, flushed)
 	b = binary.BigEndian.AppendUint64(b, flushed)
-	b = binary.BigEndian.AppendUint64(b, uint64(now.Sub(epoch).Microseconds()))
+	b = binary.BigEndian.AppendUint64(b, uint64(now.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())) // since the server's epoch
 	return append(b, 0)
 }
-
-// epoch is the server's.
-var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

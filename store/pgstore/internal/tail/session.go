@@ -42,12 +42,12 @@ type session struct {
 	when      time.Time // of the last confirmation
 	messages  int       // since the last beat
 
-	verdict atomic.Pointer[Off]
+	verdict atomic.Pointer[OffError]
 	safe    atomic.Bool // nobody waits for standbys that we could be taken for
 }
 
 // follow reads the log until it must not or cannot, and returns why.
-func (b *Bell) follow(ctx context.Context) *Off {
+func (b *Bell) follow(ctx context.Context) *OffError {
 	starting, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	if _, err := b.check(starting, ""); err != nil {

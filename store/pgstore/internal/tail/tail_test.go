@@ -157,9 +157,17 @@ func TestTheLogIsReadOnlyWhereItHarmsNobody(t *testing.T) {
 			name string
 			run  func(*box)
 		}{
-			{"role", (*box).role}, {"session", (*box).session}, {"publication", (*box).publication}, {"standbys", (*box).standbys},
-			{"places", (*box).places}, {"ended", (*box).ended}, {"open transaction", (*box).openTransaction},
-			{"large transactions", (*box).largeTransactions}, {"shutdown", (*box).shutdown}, {"busy", (*box).busy}, {"left", (*box).left},
+			{"role", (*box).role},
+			{"session", (*box).session},
+			{"publication", (*box).publication},
+			{"standbys", (*box).standbys},
+			{"places", (*box).places},
+			{"ended", (*box).ended},
+			{"open transaction", (*box).openTransaction},
+			{"large transactions", (*box).largeTransactions},
+			{"shutdown", (*box).shutdown},
+			{"busy", (*box).busy},
+			{"left", (*box).left},
 		} {
 			start := time.Now()
 			stage.run(b)
