@@ -47,21 +47,22 @@ func (f foreigner) build(ctx context.Context, module, dir string) (path string, 
 	}
 	for _, args := range commands {
 		if err := goRun(ctx, work, []string{"GOWORK=off", "GOFLAGS=-mod=mod"}, args...); err != nil {
-			return "", fmt.Errorf("module %s is not available (%s names a checkout of it): %w", f.module, f.env, firstLine(err))
+			return "", fmt.Errorf("module %s is not available (%s names a checkout of it): %w", f.module, f.env, reason(err))
 		}
 	}
 	return path, nil
 }
 
-// firstLine keeps the reason of a go command, which follows its progress.
-func firstLine(err error) error {
-	lines := strings.Split(err.Error(), "\n")
-	for _, line := range lines {
-		if !strings.Contains(line, "go: downloading") && !strings.Contains(line, "go: finding") && strings.Contains(line, "go: ") {
-			return fmt.Errorf("%.300s", line)
+// reason keeps what a go command says at its end, without its progress.
+func reason(err error) error {
+	var kept []string
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "go: downloading ") && !strings.HasPrefix(line, "go: finding ") {
+			kept = append(kept, line)
 		}
 	}
-	return fmt.Errorf("%.300s", lines[len(lines)-1])
+	return fmt.Errorf("%.400s", strings.Join(kept, " "))
 }
 
 // foreign starts a peer that is built apart.

@@ -110,7 +110,7 @@ func goRun(ctx context.Context, dir string, env []string, args ...string) error 
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go %s: %w: %s", args[0], err, strings.TrimSpace(string(out[max(0, len(out)-400):])))
+		return fmt.Errorf("go %s: %w: %s", args[0], err, strings.TrimSpace(string(out[max(0, len(out)-1000):])))
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ const (
 	keys        = 100_000
 	partitions  = 8
 	rowsPerTx   = 100
-	minMessages = 2000 // fewer are sent before the clock can be read twice
+	minMessages = 2000 // fewer are sent at once
 )
 
 // filler makes payloads half as compressible as random bytes.

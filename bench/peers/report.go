@@ -159,22 +159,34 @@ func (r *report) print(out io.Writer) {
 	if len(r.Latency) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\nCommit to consumer at %d transactions/s, and the cost of waiting\n\n", r.Rate)
-	fmt.Fprintln(w, "\tp50 ms\tp99 ms\tcore\tdatabase\tidle core\tidle database\tidle RSS MiB")
+	fmt.Fprintf(out, "\nCommit to consumer at %d transactions/s\n\n", r.Rate)
+	fmt.Fprintln(w, "\tp50 ms\tp99 ms\tcore\tdatabase")
+	r.steady(w, func(name string) string {
+		late := r.Latency[name]
+		return fmt.Sprintf("%.1f\t%.1f\t%.3f\t%.3f", late.P50, late.P99, late.Core, late.DB)
+	})
+	fmt.Fprint(out, "\nWaiting for messages\n\n")
+	fmt.Fprintln(w, "\tcore\tdatabase\tRSS MiB")
+	r.steady(w, func(name string) string {
+		rest := r.Idle[name]
+		return fmt.Sprintf("%.3f\t%.3f\t%.0f", rest.Core, rest.DB, rest.RSS)
+	})
+	fmt.Fprintln(out)
+}
+
+// steady writes a line for each relay.
+func (r *report) steady(w *tabwriter.Writer, line func(name string) string) {
 	for _, way := range r.ways {
-		late, ok := r.Latency[way.name]
 		if way.kind == client {
 			continue
 		}
-		if !ok {
+		if _, ok := r.Latency[way.name]; ok {
+			fmt.Fprintf(w, "%s\t%s\n", way.name, line(way.name))
+		} else {
 			fmt.Fprintf(w, "%s\tNOT MEASURED: %s\n", way.name, r.of(way.name).Absent)
-			continue
 		}
-		rest := r.Idle[way.name]
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f\n", way.name, late.P50, late.P99, late.Core, late.DB, rest.Core, rest.DB, rest.RSS)
 	}
 	_ = w.Flush()
-	fmt.Fprintln(out)
 }
 
 func median(v []float64) float64 {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,18 +22,19 @@ import (
 	"github.com/postrider/postrider/internal/testserver/connect"
 )
 
-// debezium returns a worker of Kafka Connect. It is in the matrix only.
-func debezium(t *testing.T, kafka string) *connect.Worker {
+// debezium returns a worker of Kafka Connect, and its broker. It is in the matrix only.
+func debezium(t *testing.T) (w *connect.Worker, addr string) {
 	t.Helper()
 	if os.Getenv("POSTRIDER_MATRIX") == "" {
 		t.Skip("compared with Debezium in the matrix only: POSTRIDER_MATRIX=1")
 	}
-	w, err := connect.Launch(t.Context(), t.TempDir(), kafka, []string{"-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"})
+	addr = testserver.SharedKafka(t).Addr
+	w, err := connect.Launch(t.Context(), t.TempDir(), addr, []string{"-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"})
 	if err != nil {
 		testserver.GiveUp(t, err)
 	}
 	t.Cleanup(func() { _ = w.Close() })
-	return w
+	return w, addr
 }
 
 // putRouter starts the connector of a page's JSON on a database.
@@ -49,6 +51,7 @@ func putRouter(t *testing.T, w *connect.Worker, page, store, name string, more m
 	conf["database.hostname"], conf["database.port"], conf["database.user"] = u.Hostname(), u.Port(), u.User.Username()
 	conf["database.dbname"] = strings.TrimPrefix(u.Path, "/")
 	maps.Copy(conf, more)
+	t.Cleanup(func() { _ = w.Close() }) // before the database is dropped
 	if err := w.Put(t.Context(), name, conf); err != nil {
 		t.Fatal(err)
 	}
@@ -99,10 +102,9 @@ func readTopics(t *testing.T, addr string, n int, names ...string) (records []*k
 
 // TestDebeziumReadsOutbox lets Debezium's router, as docs/debezium.md configures it, and a relay
 // with the format debezium read the same rows. The records are equal: topic, key, value,
-// headers and partition.
+// headers and partition, but for the differences that the page names.
 func TestDebeziumReadsOutbox(t *testing.T) {
-	addr := testserver.SharedKafka(t).Addr
-	w := debezium(t, addr)
+	w, addr := debezium(t)
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -111,20 +113,9 @@ func TestDebeziumReadsOutbox(t *testing.T) {
 	for _, m := range fenced.FindAllStringSubmatch(string(text), -1) {
 		blocks[m[1]] = m[2]
 	}
-	store := testserver.SharedPostgres(t, "18").Database(t)
-	if got := cli(t, nil, "", "migrate", "--store", store); got.code != 0 {
-		t.Fatal(got.err)
-	}
-	pool, err := pgxpool.New(t.Context(), store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := pool.Exec(t.Context(), blocks["sql"]); err != nil {
-		t.Fatal(err)
-	}
-	const router, ours, asJSON = "outbox.event.orders", "ours.outbox.event.orders", "json.orders"
-	makeTopics(t, addr, router, ours, asJSON)
+	store, pool := published(t, blocks["sql"])
+	const router, ours, asJSON, parts = "outbox.event.orders", "ours.outbox.event.orders", "json.orders", "parts.orders"
+	makeTopics(t, addr, router, ours, asJSON, parts)
 	putRouter(t, w, blocks["json"], store, "router", map[string]string{"slot.name": slotOf(store, "a")})
 	putRouter(t, w, blocks["json"], store, "json", map[string]string{
 		"slot.name": slotOf(store, "b"), "topic.prefix": "json", "transforms.outbox.route.topic.replacement": "json.${routedByValue}",
@@ -155,9 +146,23 @@ func TestDebeziumReadsOutbox(t *testing.T) {
 
 	want := map[string]string{}
 	for _, r := range readTopics(t, addr, len(rows), router) {
+		kept := slices.DeleteFunc(slices.Clone(r.Headers), func(h kgo.RecordHeader) bool { return strings.HasPrefix(h.Key, routersOwn) })
+		if len(r.Headers)-len(kept) != 4 {
+			t.Errorf("the router sends the headers %v: want id, eventType and four of %s", r.Headers, routersOwn)
+		}
+		r.Headers = kept
+		if len(r.Key) == 0 { // the page's difference
+			if r.Key == nil {
+				t.Error("the router sends no key, want an empty one")
+			}
+			r.Key, r.Partition = nil, 0
+		}
 		want[idOf(r)] = shown(r)
 	}
 	for _, r := range readTopics(t, addr, len(rows), ours) {
+		if r.Key == nil {
+			r.Partition = 0
+		}
 		if got := shown(r); got != want[idOf(r)] {
 			t.Errorf("Postrider sends\n%s\nDebezium's router sends\n%s", got, want[idOf(r)])
 		}
@@ -166,13 +171,27 @@ func TestDebeziumReadsOutbox(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("only the router has sent %v", want)
 	}
+	// What the page says of a partitioned outbox.
+	const more = "publish = 'insert'"
+	store, pool = published(t, strings.Replace(blocks["sql"], more, more+", publish_via_partition_root = true", 1), "--partition")
+	putRouter(t, w, blocks["json"], store, "parts", map[string]string{
+		"slot.name": slotOf(store, "c"), "topic.prefix": "parts", "transforms.outbox.route.topic.replacement": "parts.${routedByValue}",
+	})
+	var id string
+	const one = `INSERT INTO postrider.outbox (topic, key, type, payload) VALUES ('orders', 'o-1', 'order.placed', 'x') RETURNING id::text`
+	if err := pool.QueryRow(t.Context(), one).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	if r := readTopics(t, addr, 1, parts)[0]; idOf(r) != id || string(r.Key) != "o-1" || string(r.Value) != "x" {
+		t.Errorf("from a partitioned outbox the router sends %s, want id %s", shown(r), id)
+	}
 	// What the page says of the default converters.
 	for _, r := range readTopics(t, addr, len(rows), asJSON) {
 		var key, value struct {
 			Schema  struct{ Type string }
 			Payload json.RawMessage
 		}
-		if err := json.Unmarshal(r.Key, &key); err != nil || key.Schema.Type != "string" || !bytes.HasPrefix(r.Key, []byte(`{"schema":{"type":"string","optional":false},"payload":"`)) {
+		if err := json.Unmarshal(r.Key, &key); err != nil || key.Schema.Type != "string" || !bytes.HasPrefix(r.Key, []byte(`{"schema":{"type":"string","optional":false,"default":""},"payload":"`)) {
 			t.Errorf("JsonConverter sends the key %s (%v)", r.Key, err)
 		}
 		if err := json.Unmarshal(r.Value, &value); err != nil || value.Schema.Type != "bytes" {
@@ -180,6 +199,29 @@ func TestDebeziumReadsOutbox(t *testing.T) {
 		}
 	}
 }
+
+// published returns an outbox with the publication that sql makes.
+func published(t *testing.T, sql string, migrate ...string) (store string, pool *pgxpool.Pool) {
+	t.Helper()
+	store = testserver.SharedPostgres(t, "18").Database(t)
+	for _, args := range [][]string{{"migrate"}, append([]string{"migrate"}, migrate...)} {
+		if got := cli(t, nil, "", append(args, "--store", store)...); got.code != 0 {
+			t.Fatal(got.err)
+		}
+	}
+	pool, err := pgxpool.New(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+	return store, pool
+}
+
+// routersOwn begins the names of the headers that the connector adds to each record.
+const routersOwn = "__debezium.context."
 
 // idOf returns the header that Debezium's router writes.
 func idOf(r *kgo.Record) string {
