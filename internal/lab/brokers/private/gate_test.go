@@ -144,8 +144,8 @@ func TestGateDoubts(t *testing.T) {
 }
 
 // TestElasticMQForgets shows what the gate is for: without it a kill loses messages whose
-// repetitions the server has acknowledged. No first reply is ever lost. This program writes
-// the requests by itself.
+// repetitions the server has acknowledged. Messages with a first reply stay. This program
+// writes the requests by itself, one after the other.
 func TestElasticMQForgets(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") != "1" {
 		t.Skip("POSTRIDER_MATRIX is not set")
