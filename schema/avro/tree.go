@@ -41,7 +41,7 @@ type builder struct {
 func (b *builder) node(v any, space string) *node {
 	switch v := v.(type) {
 	case string:
-		if slices.Contains(primitives, v) {
+		if primitive(v) {
 			return &node{kind: v}
 		}
 		for _, name := range []string{fullName(v, space), v} {
@@ -65,7 +65,9 @@ func (b *builder) node(v any, space string) *node {
 	return &node{kind: "null"}
 }
 
-var primitives = []string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+func primitive(name string) bool {
+	return slices.Contains([]string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}, name)
+}
 
 func (b *builder) object(v map[string]any, space string) *node {
 	kind, ok := v["type"].(string)

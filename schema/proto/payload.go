@@ -71,7 +71,7 @@ func isJSON(m *postrider.Message) bool {
 // refusal is what the schema has against a payload, of all the messages that it may be.
 func (p *program) refusal(m *postrider.Message) (reason string) {
 	for _, root := range p.roots(m.Type) {
-		one := ""
+		var one string
 		if isJSON(m) {
 			one = jsonRefusal(root, m.Payload)
 		} else {
@@ -93,7 +93,8 @@ func (p *program) misread(w *program, m *postrider.Message) (reason string) {
 			reason = cmp.Or(reason, p.file.Path()+" has no message "+string(root.FullName()))
 			continue
 		}
-		from, what := dynamicpb.NewMessage(root), ""
+		from := dynamicpb.NewMessage(root)
+		var what string
 		if isJSON(m) {
 			if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(m.Payload, from); err != nil {
 				continue

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -193,7 +194,8 @@ func (c *Client) fly(ctx context.Context, s envelope.Schema, f *flight) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout) // others wait for it too
 	e, err := c.ask(limited, s)
 	cancel()
-	if wrong, ok := err.(*Error); ok && wrong.Down() {
+	wrong := (*Error)(nil)
+	if errors.As(err, &wrong) && wrong.Down() {
 		if kept := c.disk.find(s); kept != nil {
 			e, err = kept, nil
 		}
@@ -204,7 +206,7 @@ func (c *Client) fly(ctx context.Context, s envelope.Schema, f *flight) {
 	defer c.mu.Unlock()
 	delete(c.flights, s)
 	f.err = err
-	if wrong, ok := err.(*Error); ok && !wrong.Down() {
+	if errors.As(err, &wrong) && !wrong.Down() {
 		if len(c.unknown) >= refusalsMost {
 			clear(c.unknown)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/bufbuild/protocompile/ast"
@@ -115,7 +116,7 @@ func eachMessage(file *ast.FileNode, visit func(name string, index []int) bool) 
 	var all func(prefix string, in []*ast.MessageNode, at []int) bool
 	all = func(prefix string, in []*ast.MessageNode, at []int) bool {
 		for i, m := range in {
-			name, here := prefix+m.Name.Val, append(at[:len(at):len(at)], i)
+			name, here := prefix+m.Name.Val, slices.Concat(at, []int{i})
 			var inside []*ast.MessageNode
 			for _, d := range m.Decls {
 				if d, ok := d.(*ast.MessageNode); ok {

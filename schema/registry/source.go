@@ -117,7 +117,7 @@ func (s *Source) giveBack(ctx context.Context, all []broker.Delivery) error {
 func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.Delivery) error {
 	m := &d.Message
 	if d.Err != nil || !foreign(m) {
-		return nil
+		return nil //nolint:nilerr // the delivery has its error
 	}
 	key, payload := "", m.Payload
 	guid := m.Headers[envelope.SchemaGUID]
@@ -138,7 +138,7 @@ func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.D
 	}
 	if w.err != nil {
 		d.Err = w.err
-		return nil
+		return nil //nolint:nilerr // the delivery has its error
 	}
 	var index []int
 	if w.kind == sr.TypeProtobuf {
@@ -149,7 +149,7 @@ func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.D
 		}
 		if err != nil {
 			d.Err = &Error{Code: CodeFrame, Registry: s.c.place, Subject: "of topic " + m.Topic, Reason: "correct the writer", Err: err}
-			return nil
+			return nil //nolint:nilerr // the delivery has its error
 		}
 	}
 	record := w.records[string(appendIndex(nil, index))]

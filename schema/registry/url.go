@@ -24,7 +24,9 @@ type target struct {
 }
 
 // params are the parameters of the URL.
-var params = []string{"password-file", "password-env", "token-file", "token-env", "tls-ca", "tls-cert", "tls-key", "cache"}
+func params() []string {
+	return []string{"password-file", "password-env", "token-file", "token-env", "tls-ca", "tls-cert", "tls-key", "cache"}
+}
 
 // parseURL takes a URL apart. No error repeats it.
 func parseURL(raw string) (*target, error) {
@@ -46,8 +48,8 @@ func parseURL(raw string) (*target, error) {
 	of := map[string]string{}
 	for name, list := range values {
 		key := strings.ReplaceAll(name, "_", "-")
-		if !slices.Contains(params, key) {
-			return nil, fmt.Errorf("unknown parameter %.40q: use %s", name, strings.Join(params, ", "))
+		if !slices.Contains(params(), key) {
+			return nil, fmt.Errorf("unknown parameter %.40q: use %s", name, strings.Join(params(), ", "))
 		}
 		if _, twice := of[key]; twice || len(list) != 1 || list[0] == "" {
 			return nil, fmt.Errorf("the parameter %s must be there once, with a value", key)
@@ -75,8 +77,10 @@ func (t *target) credentials(user *url.Userinfo, of map[string]string) error {
 		to   *secret.Source
 		make func(string) secret.Source
 	}{
-		{"password-file", &t.password, secret.File}, {"password-env", &t.password, secret.Env},
-		{"token-file", &t.token, secret.File}, {"token-env", &t.token, secret.Env},
+		{"password-file", &t.password, secret.File},
+		{"password-env", &t.password, secret.Env},
+		{"token-file", &t.token, secret.File},
+		{"token-env", &t.token, secret.Env},
 	} {
 		if of[s.name] != "" {
 			*s.to = s.make(of[s.name])
