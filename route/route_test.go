@@ -179,3 +179,17 @@ func BenchmarkRoute(b *testing.B) {
 		}
 	}
 }
+
+// The subject of a topic is kept for the next message; one of another topic has its own.
+func TestSubjectsOfSeveralTopics(t *testing.T) {
+	table, err := route.New([]route.Rule{{Format: envelope.Confluent, SchemaVersion: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"a", "a", "b", "a", "a-value", "b"} {
+		r, err := table.Route(&postrider.Message{Topic: topic, Type: "t"})
+		if err != nil || r.Schema.Subject != topic+"-value" {
+			t.Errorf("topic %s has the subject %q, error %v", topic, r.Schema.Subject, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/envelope"
@@ -46,7 +47,12 @@ type naming struct {
 	framing  envelope.Framing
 	version  int32
 	record   template
+
+	last atomic.Pointer[subject] // named last: an allocation less where one topic prevails
 }
+
+// subject is that of a topic.
+type subject struct{ topic, name string }
 
 // registered returns what the rule says about schemas, nil if its format has none.
 func (r *Rule) registered() (s *naming, wrong string) {
@@ -105,7 +111,13 @@ func (s *naming) of(m *postrider.Message, topic string) (n envelope.Schema, miss
 	case TopicRecordName:
 		n.Subject = strings.Join([]string{topic, n.Record}, "-")
 	default:
-		n.Subject = topic + "-value"
+		last := s.last.Load()
+		if last == nil || last.topic != topic {
+			name := topic + "-value"
+			last = &subject{name[:len(topic)], name} // topic itself may be a part of a whole read
+			s.last.Store(last)
+		}
+		n.Subject = last.name
 	}
 	return n, ""
 }
