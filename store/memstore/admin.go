@@ -167,7 +167,7 @@ func (r *parked) matches(q ops.ParkedQuery) bool {
 		(q.State == store.Pending || q.State == r.state) &&
 		(q.ID == "" || q.ID == r.message.ID) &&
 		(q.Topic == "" || q.Topic == r.message.Topic) &&
-		(q.Key == "" || q.Key == r.message.Key)
+		(q.Key == "" || q.Key == r.message.Key) && (q.Code == "" || q.Code == r.code)
 }
 
 func (r *parked) record(id store.Lane, now time.Time) ops.ParkedRecord {

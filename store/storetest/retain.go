@@ -148,11 +148,17 @@ func retainBytes(ctx context.Context, env Env) error {
 	if err := env.Advance(ctx, tick(env)); err != nil {
 		return err
 	}
+	if err := counted(ctx, keeper(env), ops.AuditRequest{Count: true}); err != nil {
+		return err
+	}
 	req, total, most := ops.PruneRequest{Runner: "keeper"}, int64(0), int64(0)
 	for {
 		done, err := keeper(env).Retention.Prune(ctx, req)
-		if err != nil || done.Runner != "" {
-			return fmt.Errorf("prune: %w, runner %q", err, done.Runner)
+		if err != nil {
+			return fmt.Errorf("prune: %w", err)
+		}
+		if done.Runner != "" {
+			return fmt.Errorf("prune: runner %s is at work, want none", done.Runner)
 		}
 		if total, most = total+done.Rows, max(most, done.Rows); len(done.Left) == 0 {
 			break
