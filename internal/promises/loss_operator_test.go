@@ -29,7 +29,7 @@ func brokerDeletes(r *rig, s *server) {
 	r.drained(30 * time.Second)
 	r.atMost(r.check(append(before, s.read(r.T, r.topic)...)), 1)
 	r.nothingParked()
-	r.oneLineEach(1)
+	r.oneLineEach(1, 0)
 	r.only(sink, broker.ClassOutage, broker.ClassUnknown)
 }
 

@@ -33,7 +33,10 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, s.box.Wrap("lease", err)
 	}
 	var g store.Grant
-	err = s.lease(ctx, conn, req, &g)
+	err = db.Again(ctx, func() error { // each statement is a transaction: repeating them all changes nothing
+		g = store.Grant{}
+		return s.lease(ctx, conn, req, &g)
+	})
 	if err = errors.Join(err, conn.Close()); err != nil {
 		return store.Grant{}, s.box.Wrap("lease", err)
 	}
@@ -79,7 +82,7 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		return err
 	}
 	if !req.Leave && !req.Observe {
-		if err := db.Again(ctx, func() error { return s.take(ctx, q, req, g, alive) }); err != nil {
+		if err := s.take(ctx, q, req, g, alive); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +35,8 @@ func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
 	floors := map[store.Lane]int64{}
 	var noted []string
 	var args []any
-	for lane, l := range lanes {
+	for _, lane := range slices.Sorted(maps.Keys(lanes)) { // in one order: of two instances none waits for the other's rows
+		l := lanes[lane]
 		floors[lane] = floorOf(l.settled)
 		noted, args = append(noted, `(?, ?, ?, ?, ?)`), append(args, o.Pipe, lane, floors[lane], l.settled.At, l.at)
 	}
