@@ -151,6 +151,7 @@ func (e *executor) undead(ctx context.Context, act store.Act) (note string, idle
 			return "it is not dead: it is due, and its turn comes by itself", true, nil
 		}
 		return "it is not dead: it is scheduled, and due in " + r.DueIn.Round(time.Second).String(), true, nil
+	case store.Dead, store.Pending:
 	}
 	return "", false, nil
 }

@@ -73,8 +73,35 @@ func run(ctx context.Context, args []string) error {
 	if len(args) < 2 || args[0] != "run" {
 		return errUsage
 	}
-	var c config
-	fs := flag.NewFlagSet("bench run", flag.ContinueOnError)
+	c, fs, err := parseFlags(args[2:])
+	if err != nil {
+		return err
+	}
+	result, err := runWorkload(ctx, args[1], c, fs)
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(string(line))
+	return err
+}
+
+// given reports whether a flag was set.
+func given(fs *flag.FlagSet, name string) (is bool) {
+	fs.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
+}
+
+// say reports progress on standard error, apart from the result.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+}
+
+func parseFlags(args []string) (c config, fs *flag.FlagSet, err error) {
+	fs = flag.NewFlagSet("bench run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, pubsub, rabbitmq, redis, sqs or null")
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
@@ -87,17 +114,18 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&c.tenants, "tenants", 8, "schemas that one relay process of workload tenants serves")
 	fs.BoolVar(&c.apart, "apart", false, "run the tenant with the backlog in a relay process of its own, to compare with a shared one")
 	fs.StringVar(&c.output, "output", "text", "text or json; json prints only the JSON object on standard output")
-	if err := fs.Parse(args[2:]); err != nil {
-		return fmt.Errorf("%w\n%w", err, errUsage)
+	if err := fs.Parse(args); err != nil {
+		return c, nil, fmt.Errorf("%w\n%w", err, errUsage)
 	}
 	if c.messages < 1 || c.rounds < 1 || c.rate < 1 || c.seconds < 1 {
-		return fmt.Errorf("messages, rounds, rate and seconds must be positive\n%w", errUsage)
+		return c, nil, fmt.Errorf("messages, rounds, rate and seconds must be positive\n%w", errUsage)
 	}
-	var (
-		result any
-		err    error
-	)
-	switch strings.ToLower(args[1]) {
+	return c, fs, nil
+}
+
+// runWorkload runs the workload of that name. Some have other defaults than the flags.
+func runWorkload(ctx context.Context, name string, c config, fs *flag.FlagSet) (result any, err error) {
+	switch strings.ToLower(name) {
 	case "w1":
 		result, err = runW1(ctx, c)
 	case "framing":
@@ -131,30 +159,11 @@ func run(ctx context.Context, args []string) error {
 	case "enqueue":
 		result, err = runEnqueue(ctx, c)
 	default:
-		dis, ok := disturbances()[strings.ToLower(args[1])]
+		dis, ok := disturbances()[strings.ToLower(name)]
 		if !ok {
-			return fmt.Errorf("unknown workload %q\n%w", args[1], errUsage)
+			return nil, fmt.Errorf("unknown workload %q\n%w", name, errUsage)
 		}
-		result, err = runDisturbed(ctx, c, args[1], dis)
+		result, err = runDisturbed(ctx, c, name, dis)
 	}
-	if err != nil {
-		return err
-	}
-	line, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Println(string(line))
-	return err
-}
-
-// given reports whether a flag was set.
-func given(fs *flag.FlagSet, name string) (is bool) {
-	fs.Visit(func(f *flag.Flag) { is = is || f.Name == name })
-	return is
-}
-
-// say reports progress on standard error, apart from the result.
-func say(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
+	return result, err
 }

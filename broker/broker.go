@@ -45,7 +45,7 @@ type Batch struct {
 // functions are safe for concurrent use.
 type Info struct {
 	Name            string        // "kafka", "nats", "memory"
-	Takes           string        // what takes a topic's messages: "topic", "queue", "stream"; "" is "destination"
+	Takes           string        // kind of a destination, for errors: "topic", "queue", "stream"; "": "destination"
 	MaxBatch        int           // messages per call
 	MaxBatchBytes   int           // Message.Size summed per call
 	MaxMessageBytes int           // per message; Deliver rejects larger ones, by the limit of that moment

@@ -217,10 +217,6 @@ func TestPayload(t *testing.T) {
 
 	closed := newRig(t, "", nil)
 	closed.die("E1", "e", postrider.Message{Topic: "orders", Key: "a", Payload: []byte("secret")})
-	all, err = closed.st.Office().Admin.Parked(t.Context(), ops.ParkedQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	form = url.Values{"seq": {"1"}, "reason": {"r"}, "token": {closed.token("/o/shop/do/discard?topic=orders")}}
 	if status, body := closed.send(http.MethodPost, "/o/shop/payload", form); status != http.StatusForbidden || strings.Contains(body, "secret") {
 		t.Errorf("status %d\n%s", status, body)

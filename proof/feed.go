@@ -84,8 +84,8 @@ func openFeed(ctx context.Context, name string) (*feed, error) {
 // left returns the number of records that the consumers have not acknowledged.
 func (f *feed) left(ctx context.Context) (int, error) { return f.Lag(ctx, topic, consumerName) }
 
-// unread is left after the consumers have ended. From a broker that cannot count it takes
-// what is there, until no record has come for longer than one can be hidden.
+// unread is left after the consumers have ended. If the broker cannot count, it reads the
+// remaining records until none has come for longer than a record can be hidden.
 func (f *feed) unread(ctx context.Context) (int, error) {
 	if f.Lag != nil {
 		return f.left(ctx)

@@ -61,8 +61,10 @@ func (r *Rule) registered() (s *naming, wrong string) {
 			name string
 			is   bool
 		}{
-			{"strategy", r.Strategy != TopicName}, {"framing", r.Framing != envelope.FrameID},
-			{"record", r.Record != ""}, {"schema_version", r.SchemaVersion != 0},
+			{"strategy", r.Strategy != TopicName},
+			{"framing", r.Framing != envelope.FrameID},
+			{"record", r.Record != ""},
+			{"schema_version", r.SchemaVersion != 0},
 		} {
 			if set.is {
 				return nil, set.name + " is for the format confluent, and the format is " + r.Format.String()

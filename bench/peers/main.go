@@ -91,7 +91,7 @@ func parse(args []string) (c config, err error) {
 	case fs.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q\n%s", fs.Arg(0), usage)
 	case c.broker != "kafka":
-		return c, fmt.Errorf("unknown broker %q: use kafka, the one that every peer can publish to\n%s", c.broker, usage)
+		return c, fmt.Errorf("unknown broker %q: use kafka: every peer can publish to it\n%s", c.broker, usage)
 	case c.output != "text" && c.output != "json":
 		return c, fmt.Errorf("unknown output %q: use text or json\n%s", c.output, usage)
 	case c.messages < minMessages || c.rounds < 1 || c.rate < 1 || c.seconds < 0:

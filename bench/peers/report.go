@@ -41,7 +41,7 @@ type outcome struct {
 	Setup  string `json:"setup"`
 	Gate   gate   `json:"gate"`
 	Rounds int    `json:"rounds"`           // with numbers
-	Absent string `json:"absent,omitempty"` // why there are none, or fewer
+	Absent string `json:"absent,omitempty"` // the reason for missing rounds
 }
 
 func newReport(c config, all []*way, l *lab) *report {

@@ -22,8 +22,8 @@ type way struct {
 	write func(ctx context.Context, t *trial, from, to int) error
 	// start starts the relay.
 	start func(ctx context.Context, t *trial) (*process, error)
-	// virtual: a machine that compiles while it runs. The first half of a backlog does not
-	// count, and its messages at a steady rate count later.
+	// virtual: it runs in a JVM, which compiles the program meanwhile. The first half of a backlog does not
+	// count, and a steady rate is measured after a longer start.
 	virtual bool
 	// absent says why the way cannot be started here.
 	absent error

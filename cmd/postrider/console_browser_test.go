@@ -89,7 +89,8 @@ func deedsOf(reason, topic, settled string, n int, pipe string) []personal {
 		click("resume a key", key(3), "main >> text=Resume…"),
 		{"retry some", append([]step{
 			{"open": "dead?topic=" + topic},
-			{"check": fmt.Sprintf("tr:has-text('key-%d') input", n+4)}, {"check": fmt.Sprintf("tr:has-text('key-%d') input", n+5)},
+			{"check": fmt.Sprintf("tr:has-text('key-%d') input", n+4)},
+			{"check": fmt.Sprintf("tr:has-text('key-%d') input", n+5)},
 			{"click": ".bar button"},
 		}, because(reason)...)},
 		click("retry all of a key", fmt.Sprintf("dead?topic=%s&key=key-%d", topic, n+6), ".bar a.button"),
@@ -102,8 +103,11 @@ func deedsOf(reason, topic, settled string, n int, pipe string) []personal {
 		click("remove a pipe", "pipes", "tr:has-text('"+pipe+"') >> text=Remove"),
 		click("replay", "message?id="+settled, "main >> text=Replay…"),
 		{"cancel an order", append([]step{
-			{"open": "do/discard?topic=" + topic + "&key=key-" + fmt.Sprint(n+7)}, {"fill": "#rate", "with": "0.001"}, {"fill": "#reason", "with": reason},
-			{"click": "form.stackform button"}, {"click": "text=Cancel…"},
+			{"open": "do/discard?topic=" + topic + "&key=key-" + fmt.Sprint(n+7)},
+			{"fill": "#rate", "with": "0.001"},
+			{"fill": "#reason", "with": reason},
+			{"click": "form.stackform button"},
+			{"click": "text=Cancel…"},
 		}, because(reason)...)},
 		{"read a payload", []step{{"open": key(8)}, {"click": "main dd a"}, {"fill": "#why", "with": reason}, {"click": "text=Show payload"}, {"see": "pre"}}},
 	}

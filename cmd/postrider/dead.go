@@ -54,8 +54,8 @@ func (a *app) deadList() *cobra.Command {
 		Use: "list", Short: "List dead letters by number", Args: noArgs,
 		Long: "List dead letters by number. With --group: by cause, the most frequent first. A cause is a code, a\n" +
 			"topic, a type and an error without what differs from message to message. The first letters of the\n" +
-			"list are grouped, at most --limit, and each cause comes with the flags that select it for\n" +
-			"`postrider dead retry` and `postrider dead discard`.",
+			"list are grouped, at most --limit. Each cause has the flags for `postrider dead retry` and\n" +
+			"`postrider dead discard`, which count what the flags select before they act.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			most := 10_000
 			if group {
@@ -123,7 +123,7 @@ const (
 // deadGroups counts dead letters by cause, page by page.
 func (a *app) deadGroups(cmd *cobra.Command, st *open.Outbox, q ops.ParkedQuery) error {
 	var found causes.Groups
-	looked, limit := 0, q.Limit
+	looked, limit, bar := 0, q.Limit, a.bar("letters")
 	for more := true; more; {
 		q.Limit = min(groupPage, limit-looked)
 		page, err := st.Admin.Parked(cmd.Context(), q)
@@ -132,12 +132,19 @@ func (a *app) deadGroups(cmd *cobra.Command, st *open.Outbox, q ops.ParkedQuery)
 		}
 		found.Add(page)
 		looked += len(page)
+		if bar != nil {
+			bar.Show(int64(looked), 0)
+		}
 		if more = len(page) == q.Limit && looked < limit; len(page) > 0 {
 			q.AfterSeq = page[len(page)-1].Seq
 		}
 	}
-	groups := answer.CausesOf(found.Sorted(), &q)
-	return a.print(groups, func(w *tabwriter.Writer) { answer.CausesText(w, groups, looked == limit, q.AfterSeq) })
+	if bar != nil {
+		bar.End()
+	}
+	pipe := cmp.Or(a.set.Pipe, store.DefaultPipe)
+	groups := answer.CausesOf(found.Sorted(), &q, pipe)
+	return a.print(groups, func(w *tabwriter.Writer) { answer.CausesText(w, groups, pipe, looked == limit, q.AfterSeq) })
 }
 
 func (a *app) deadShow() *cobra.Command {

@@ -155,7 +155,7 @@ func notRun() map[string]string {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_SERVICE_NAME=shop-relay postrider relay": "runs until it is stopped; TestTelemetry runs it",
 		"postrider check --samples samples.jsonl":                                                        "the file is the reader's",
 		"postrider demo":                   "TestDemoByItself runs it",
-		"SELECT pg_terminate_backend(PID)": "the process is the one that the doctor names; its test runs it",
+		"SELECT pg_terminate_backend(PID)": "PID is in the doctor's finding; the test of that check runs it",
 	}
 }
 

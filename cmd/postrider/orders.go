@@ -74,10 +74,10 @@ func (a *app) runOrder(cmd *cobra.Command, f *choose.Order) error {
 
 // progress tells a person on a terminal how far an order has come.
 func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
-	if a.printer().Structured() || !output.IsTerminal(a.errOut) {
+	bar := a.bar(string(kind))
+	if bar == nil {
 		return nil
 	}
-	bar := output.NewBar(a.errOut, string(kind))
 	return func(s ops.OrderState) {
 		if s.Done {
 			bar.End()
@@ -85,6 +85,14 @@ func (a *app) progress(kind store.ActKind) func(ops.OrderState) {
 		}
 		bar.Show(s.Moved, s.Planned)
 	}
+}
+
+// bar is one for a person on a terminal; nil: nobody looks.
+func (a *app) bar(name string) *output.Bar {
+	if a.printer().Structured() || !output.IsTerminal(a.errOut) {
+		return nil
+	}
+	return output.NewBar(a.errOut, name)
 }
 
 func (a *app) printPlan(f *choose.Order, plan ops.OrderPlan, reasoned bool) error {

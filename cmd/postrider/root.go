@@ -83,8 +83,10 @@ func (a *app) addCommands(root *cobra.Command) {
 	add("act", "Act:", a.deadCommand(), a.replayCommand(), a.skipCommand(), a.orderCommand(), a.holdCommand(store.ActPause), a.holdCommand(store.ActResume),
 		a.guardCommand(), a.pruneCommand(), a.eraseCommand())
 	first := starter.Command(starter.Program{Own: (&settings{}).ownFlags, Check: a.checkFirst, Print: a.print, Out: a.out})
-	files := &schemas.App{Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
-		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) }}
+	files := &schemas.App{
+		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
+		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
+	}
 	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }

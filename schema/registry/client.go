@@ -94,10 +94,11 @@ func Open(rawURL string, opts *Options) (*Client, error) {
 		t.cache = opts.Cache
 	}
 	c.disk = &disk{file: t.cache, place: t.place, log: opts.Logger}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = t.tls
-	transport.DialContext = (&net.Dialer{Timeout: c.timeout, KeepAlive: 15 * time.Second, Control: guard}).DialContext
-	transport.MaxIdleConnsPerHost = 2
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSClientConfig: t.tls,
+		DialContext:         (&net.Dialer{Timeout: c.timeout, KeepAlive: 15 * time.Second, Control: guard}).DialContext,
+		TLSHandshakeTimeout: c.timeout, MaxIdleConnsPerHost: 2, IdleConnTimeout: 90 * time.Second,
+	}
 	httpClient := &http.Client{
 		Timeout: c.timeout, Transport: bounded{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -272,6 +272,18 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// A program may wrap http.DefaultTransport, as OpenTelemetry's documentation shows.
+func TestOpenBesideAWrappedTransport(t *testing.T) {
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	http.DefaultTransport = http.NewFileTransport(http.Dir(t.TempDir()))
+	c, err := registry.Open("http://127.0.0.1:1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
 // The order of a key stays while its schemas are asked for, and nothing behind a refused
 // message is sent.
 func TestOrder(t *testing.T) {

@@ -52,7 +52,7 @@ type Source struct {
 // written is a schema that a writer used.
 type written struct {
 	kind     sr.SchemaType
-	records  map[string]string // full names, by the index of a Protobuf message; else by ""
+	records  map[string]string // full names, by the encoded index of a Protobuf message; else by that of no index
 	versions []sr.SubjectVersion
 	err      error // the registry does not know it
 	until    time.Time

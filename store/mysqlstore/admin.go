@@ -217,12 +217,19 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 			}
 			open = open[n:]
 		}
+		inHoles := seen
 		if err := count(fmt.Sprintf("seq > %d", p.At)); err != nil {
 			return err
 		}
-		edge, err := s.edge(ctx, q, at, l, p.At, seen)
-		if err != nil {
-			return err
+		edge := time.Duration(0)
+		if l.Behind == 0 && seen >= limit {
+			first, skip := p.At, seen-inHoles
+			if inHoles >= limit { // some row of the holes is the first
+				first, skip = p.Open[0].First-1, 0
+			}
+			if edge, err = s.edge(ctx, q, at, l.Lane, first, skip); err != nil {
+				return err
+			}
 		}
 		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
 			return err
@@ -241,15 +248,11 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 	return nil
 }
 
-// edge is the age of the first row of a lane that laneCounts does not count, where none of those
-// that it counts is due: it bounds the lag.
-func (s *Store) edge(ctx context.Context, q db.Querier, at int64, l *ops.LaneStatus, pos, seen int64) (time.Duration, error) {
-	if l.Behind > 0 || seen < int64(s.opts.CountLimit) {
-		return 0, nil
-	}
+// edge is the age of a lane's first row behind a number and some more rows. If laneCounts counts
+// only rows before it, and none of them is due, it bounds the lag.
+func (s *Store) edge(ctx context.Context, q db.Querier, at int64, lane store.Lane, seq, skip int64) (time.Duration, error) {
 	var created int64
-	err := q.QueryRowContext(ctx, `SELECT created_at FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
-		l.Lane, pos, s.opts.CountLimit).Scan(&created)
+	err := q.QueryRowContext(ctx, `SELECT created_at FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?`, lane, seq, skip).Scan(&created)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}

@@ -110,12 +110,13 @@ func (s desk) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Findin
 	return found, nil
 }
 
-// sign writes the pipe into findings about it.
+// sign writes the pipe into findings about it, and into their commands.
 func (p *patient) sign(found []ops.Finding, several bool) {
 	for i := range found {
 		if several {
 			found[i].What = fmt.Sprintf("pipe %q: %s", p.box.Pipe, found[i].What)
 		}
+		found[i].Fix = ops.ForPipe(found[i].Fix, p.box.Pipe)
 		if found[i].Data == nil {
 			found[i].Data = map[string]any{}
 		}

@@ -240,3 +240,19 @@ func TestNumbersOfAVersion(t *testing.T) {
 		}
 	}
 }
+
+// The commands of a finding name its pipe: the number of a dead letter means another message in main.
+func TestFixesNameThePipe(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 1)
+		s := New(db, &Options{Pipe: "audit", MakePipe: true})
+		lease(t, s, "a")
+		if _, err := db.ExecContext(t.Context(), strings.Replace(deadLetter, "'main'", "'audit'", 1)); err != nil {
+			t.Fatal(err)
+		}
+		found, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{Pipes: []string{"audit"}, Only: []string{"parked"}})
+		if err != nil || len(found) != 1 || !strings.Contains(found[0].Fix, "postrider --pipe audit dead show 1") {
+			t.Errorf("%+v, error %v", found, err)
+		}
+	})
+}

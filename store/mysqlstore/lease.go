@@ -33,7 +33,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, s.box.Wrap("lease", err)
 	}
 	var g store.Grant
-	err = db.Again(ctx, func() error { // each statement is a transaction: repeating them all changes nothing
+	err = db.Again(ctx, func() error { // after a deadlock; what was done before it is done again, to the same end
 		g = store.Grant{}
 		return s.lease(ctx, conn, req, &g)
 	})

@@ -163,3 +163,64 @@ func TestACrashIsAnotherHistory(t *testing.T) {
 		t.Errorf("a settlement by who leased before: %v", err)
 	}
 }
+
+// A heartbeat whose statement the server chose as the victim of a deadlock is repeated: an
+// instance must not lose its lanes for that.
+//
+// Promises: S
+func TestALeaseIsRepeatedAfterADeadlock(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 2)
+		s := New(db, nil)
+		lease(t, s, "a")
+		for _, table := range []string{"postrider_settled", "postrider_minute"} { // so that the next heartbeat writes a row per lane
+			if _, err := db.ExecContext(t.Context(), `DELETE FROM `+table); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		note := func(pipe string, lane, pos int) {
+			t.Helper()
+			if _, err := tx.ExecContext(t.Context(), `INSERT INTO postrider_minute (pipe, lane, pos, top, at) VALUES (?, ?, ?, 0, 0)`, pipe, lane, pos); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for pos := range 100 { // the server ends the transaction that has written less
+			note("other", 0, pos)
+		}
+		note(DefaultPipe, 1, 0)
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Minute})
+			done <- err
+		}()
+		// A statement that many looks in a row find is waiting.
+		for seen := 0; seen < 20; {
+			var running int
+			err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM information_schema.processlist
+				WHERE db = DATABASE() AND info LIKE 'INSERT INTO postrider_minute%'`).Scan(&running)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen++; running == 0 {
+				seen = 0
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("the heartbeat did not wait for the other transaction's row: %v", err)
+			default:
+			}
+		}
+		note(DefaultPipe, 0, 0)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("lease: %v", err)
+		}
+	})
+}

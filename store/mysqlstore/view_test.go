@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -148,7 +149,7 @@ func TestWhenItWasSent(t *testing.T) {
 	})
 }
 
-// Where none of the messages that are counted is due, the lag is an upper bound, and says so.
+// Where none of the messages that are counted is due, the lag is an upper bound, and is marked as one.
 func TestLagBehindWhatIsCounted(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		pool := newOutbox(t, server, 1)
@@ -156,5 +157,35 @@ func TestLagBehindWhatIsCounted(t *testing.T) {
 		storetest.LagBound(t, New(pool, &Options{CountLimit: 10}).Office().Admin, func(at, notBefore time.Time) {
 			o.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, at.UnixMicro(), sql.NullInt64{Int64: notBefore.UnixMicro(), Valid: !notBefore.IsZero()})
 		}, func() { o.exec(`DELETE FROM postrider_outbox ORDER BY seq LIMIT 1`) })
+	})
+}
+
+// Rows in holes are counted before those behind the position. The lag has a bound in both places.
+func TestLagBehindHoles(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		pool := newOutbox(t, server, 1)
+		o := newOwner(t, pool, "a")
+		now := time.Now()
+		for i := range 30 {
+			age, due := 3*time.Hour, sql.NullInt64{Int64: now.Add(24 * time.Hour).UnixMicro(), Valid: true}
+			switch {
+			case i == 10:
+				age, due = 2*time.Hour, sql.NullInt64{}
+			case i > 10:
+				age = time.Minute
+			}
+			o.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, now.Add(-age).UnixMicro(), due)
+		}
+		seqs, err := db.List[int64](t.Context(), pool, `SELECT seq FROM postrider_outbox ORDER BY seq`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.exec(`UPDATE postrider_progress SET pos = ?, holes = ?`, seqs[4], fmt.Sprintf("[[%d,%d]]", seqs[0], seqs[4]))
+		for limit, least := range map[int]time.Duration{10: 2 * time.Hour, 5: 3 * time.Hour} { // behind the holes, and in them
+			st, err := New(pool, &Options{CountLimit: limit}).Office().Admin.Status(t.Context())
+			if err != nil || !st.LagCapped || st.Lag < least || st.Lag > least+30*time.Minute {
+				t.Errorf("limit %d: lag %v, upper bound %v, error %v, want a bound of about %v", limit, st.Lag, st.LagCapped, err, least)
+			}
+		}
 	})
 }

@@ -20,12 +20,12 @@ const (
 	waitsDead = "a person: dead retry or dead discard"
 )
 
-var ofPipe = regexp.MustCompile(`postrider (dead|message|key|status|resume|relay|doctor)\b`)
+var ofPipe = regexp.MustCompile(`postrider (dead|skip|replay|message|key|status|pause|resume|audit|relay|doctor)\b`)
 
 // ForPipe has the commands of a text name the pipe, unless it is the default one: a number of a
 // dead letter means another message there.
 func ForPipe(text, pipe string) string {
-	if pipe == "" || pipe == store.DefaultPipe {
+	if pipe == "" || pipe == store.DefaultPipe || strings.Contains(text, "--pipe ") {
 		return text
 	}
 	return ofPipe.ReplaceAllString(text, "postrider --pipe "+pipe+" $1")

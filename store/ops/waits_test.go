@@ -55,6 +55,9 @@ func TestForPipe(t *testing.T) {
 		{"postrider dead show 1, then postrider dead retry 1", "audit", "postrider --pipe audit dead show 1, then postrider --pipe audit dead retry 1"},
 		{"postrider pipe resume audit --reason WHY", "audit", "postrider pipe resume audit --reason WHY"},
 		{"postrider relay", "audit", "postrider --pipe audit relay"},
+		{"postrider skip --key k", "audit", "postrider --pipe audit skip --key k"},
+		{"postrider replay --since 1h, or postrider migrate", "audit", "postrider --pipe audit replay --since 1h, or postrider migrate"},
+		{"postrider resume --pipe audit --endpoint e", "audit", "postrider resume --pipe audit --endpoint e"},
 		{"", "audit", ""},
 	} {
 		if got := ops.ForPipe(c[0], c[1]); got != c[2] {

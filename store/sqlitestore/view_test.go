@@ -16,7 +16,7 @@ import (
 )
 
 func (e *env) view(ctx context.Context) ([]ops.ViewRow, error) {
-	rows, err := e.db.QueryContext(ctx, `SELECT `+ops.ViewColumns+` FROM postrider_messages WHERE pipe = 'main' ORDER BY seq`)
+	rows, err := e.db.QueryContext(ctx, `SELECT `+ops.ViewColumns+` FROM postrider_messages WHERE pipe = 'main' ORDER BY seq`) //nolint:rowserrcheck // ScanView checks it
 	if err != nil {
 		return nil, err
 	}

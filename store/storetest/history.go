@@ -77,7 +77,8 @@ func historySince(ctx context.Context, env Env) error {
 		least int
 		most  int
 	}{
-		{last, 0, 1, 1}, {last.Add(time.Microsecond), 0, 0, 0},
+		{last, 0, 1, 1},
+		{last.Add(time.Microsecond), 0, 0, 0},
 		{time.Time{}, 15 * time.Minute, 1, 2}, // the first of a quarter of an hour
 	} {
 		found, err := h.Points(ctx, c.since, c.every)

@@ -34,7 +34,7 @@ func viewCases() []Case {
 		},
 		{
 			Name: "view/sent-at-of-parked", Run: viewSentAtOfParked, Needs: NeedsView,
-			Promise: "what was set aside is shown as sent when it was sent, and what was discarded has no such time",
+			Promise: "sent_at of a message that was set aside is the time of its sending, and is missing if it was discarded",
 		},
 		{
 			Name: "view/paused", Run: viewPaused, Needs: NeedsPauses,

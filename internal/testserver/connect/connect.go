@@ -165,7 +165,7 @@ func (w *Worker) Running(ctx context.Context, name string) error {
 
 type state struct{ State, Trace string }
 
-// Delete ends a connector. What it has read stays in the worker's offsets.
+// Delete ends a connector. The worker keeps its offsets.
 func (w *Worker) Delete(ctx context.Context, name string) error {
 	return w.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil)
 }

@@ -28,7 +28,7 @@ const (
 	barRests = time.Second // before a rate is told
 )
 
-// Show draws the bar when the last one is old enough.
+// Show draws the bar when the last one is old enough. total is 0 if it is unknown.
 func (b *Bar) Show(done, total int64) {
 	now := b.now()
 	if b.begun.IsZero() {
@@ -42,12 +42,11 @@ func (b *Bar) Show(done, total int64) {
 }
 
 func (b *Bar) line(done, total int64, took time.Duration) string {
-	share := 0.0
+	text := fmt.Sprintf("%s %d", b.name, done)
 	if total > 0 {
-		share = min(max(float64(done)/float64(total), 0), 1)
+		full := int(min(max(float64(done)/float64(total), 0), 1) * barWidth)
+		text = fmt.Sprintf("%s [%s%s] %d of %d", b.name, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), done, total)
 	}
-	full := int(share * barWidth)
-	text := fmt.Sprintf("%s [%s%s] %d of %d", b.name, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), done, total)
 	rate := float64(done-b.first) / took.Seconds()
 	if took < barRests || rate <= 0 {
 		return text

@@ -30,4 +30,13 @@ func TestBar(t *testing.T) {
 	if got := out.String(); !strings.HasSuffix(got, "[########################] 1200 of 1100, 100/s\x1b[K\r\x1b[K") {
 		t.Errorf("the end is %q", got)
 	}
+	out.Reset()
+	b = NewBar(&out, "letters")
+	b.now = func() time.Time { return now }
+	b.Show(10_000, 0)
+	now = now.Add(2 * time.Second)
+	b.Show(30_000, 0)
+	if want := "\rletters 10000\x1b[K\rletters 30000, 10000/s\x1b[K"; out.String() != want {
+		t.Errorf("without a total %q, want %q", out.String(), want)
+	}
 }

@@ -72,8 +72,13 @@ func (w Workload) check() error {
 		name                string
 		value, least, limit int64
 	}{
-		{"bytes", w.Bytes, 1, 16 << 20}, {"key-bytes", w.Key, 0, 512}, {"name-bytes", w.Names, 1, 3 * 255}, {"header-bytes", w.Headers, 0, 16 << 10},
-		{"lanes", w.Lanes, 1, 4096}, {"relays", w.Relays, 1, 1000}, {"consumers", w.Consumers, 0, 1000},
+		{"bytes", w.Bytes, 1, 16 << 20},
+		{"key-bytes", w.Key, 0, 512},
+		{"name-bytes", w.Names, 1, 3 * 255},
+		{"header-bytes", w.Headers, 0, 16 << 10},
+		{"lanes", w.Lanes, 1, 4096},
+		{"relays", w.Relays, 1, 1000},
+		{"consumers", w.Consumers, 0, 1000},
 	} {
 		if f.value < f.least || f.value > f.limit {
 			return exit.Usagef("%s is %d: use %d to %d", f.name, f.value, f.least, f.limit)

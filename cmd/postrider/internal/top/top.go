@@ -87,7 +87,7 @@ func (a Program) run(ctx context.Context, every time.Duration) error {
 		for i, p := range pipes {
 			s, err := p.Admin.Status(ctx)
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // interrupted: the error is the interruption's
+				return nil
 			}
 			if i > 0 {
 				fmt.Fprintln(&page)

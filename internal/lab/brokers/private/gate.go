@@ -17,8 +17,8 @@ import (
 
 // gate stands before an ElasticMQ that writes messages to a database. The server replies to
 // a repetition at once, also while the first copy still waits to be written, and a kill then
-// loses a message that was acknowledged. The service does not: its reply says that the
-// message is stored. So the gate holds such a reply until the first copy is written.
+// loses a message that was acknowledged. The service acknowledges a message only once it is
+// stored. So the gate holds such a reply until the first copy is written.
 // Replies pass unchanged, and a kill breaks the connections as that of the server does.
 type gate struct {
 	*testserver.ElasticMQ

@@ -80,7 +80,7 @@ func deeper(v any, n int) bool {
 // Compile compiles the schema of a file.
 func Compile(fsys fs.FS, path string) (*js.Schema, error) {
 	s, err := Compiler(fsys).Compile(Address(path))
-	if err == nil && unfolded(s, map[*js.Schema]int{}) >= maxUnfolded {
+	if err == nil && unfolded(s) >= maxUnfolded {
 		err = fmt.Errorf("its references and branches unfold to more than %d schemas for one value: let fewer branches lead to the same $ref", maxUnfolded)
 	}
 	return s, err
@@ -91,8 +91,8 @@ func Compile(fsys fs.FS, path string) (*js.Schema, error) {
 const maxUnfolded = 10_000
 
 // unfolded counts them, up to the bound, for the schema with the most.
-func unfolded(s *js.Schema, known map[*js.Schema]int) int {
-	most := 0
+func unfolded(s *js.Schema) int {
+	most, known := 0, map[*js.Schema]int{}
 	var count func(s *js.Schema) int
 	count = func(s *js.Schema) int {
 		if s == nil {

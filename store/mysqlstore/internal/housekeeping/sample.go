@@ -35,7 +35,7 @@ func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
 	floors := map[store.Lane]int64{}
 	var noted []string
 	var args []any
-	for _, lane := range slices.Sorted(maps.Keys(lanes)) { // in one order: of two instances none waits for the other's rows
+	for _, lane := range slices.Sorted(maps.Keys(lanes)) { // in one order, so that two instances do not deadlock
 		l := lanes[lane]
 		floors[lane] = floorOf(l.settled)
 		noted, args = append(noted, `(?, ?, ?, ?, ?)`), append(args, o.Pipe, lane, floors[lane], l.settled.At, l.at)

@@ -29,12 +29,41 @@ const freshCode = `regexp_replace(k.code, '^` + store.CodeCrashed + `/.*', '` + 
 // unsent has the view show no time of sending for what a person discarded.
 const unsent = `INSERT INTO {{schema}}.unparked (pipe, lane, seq) SELECT $1, $3, d.seq FROM discarded d ON CONFLICT (pipe, lane, seq) DO UPDATE SET at = NULL`
 
+// replayPage is the statement that replays a page of an order's messages. Live messages up to
+// the gate come first: messages that the cursor has not reached, and messages that were
+// committed behind it. All pages of a lane have the same generation.
+func replayPage() string {
+	return `WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, clock_timestamp() AS began, ` + orderRoom + ` AS room,
+    coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
+  FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
+c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
+w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + db.Won + ` AND (x.gate IS NULL OR NOT EXISTS (
+    SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > c.pos AND o.seq <= x.gate)
+  AND NOT EXISTS (SELECT 1 FROM unnest(c.inflight + c.draining) AS r(xids) CROSS JOIN LATERAL (
+    SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
+    AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
+    AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
+page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.version, o.created_at, o.headers, o.emptied_at, w.a
+  FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
+hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
+  WHERE ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + ` OFFSET 0) ORDER BY o.seq LIMIT (SELECT room FROM w)),
+again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_at, generation, created_at, not_before, version, schema_version,
+    id, topic, key, type, content_type, headers, payload)
+  SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,
+    o.not_before, o.version, o.schema_version, o.id, o.topic, o.key, o.type, o.content_type, o.headers, o.payload
+  FROM w CROSS JOIN {{schema}}.outbox o WHERE o.lane = $3 AND o.seq = ANY (ARRAY(SELECT seq FROM hits)) ORDER BY o.seq RETURNING 1),
+marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
+  SELECT $1, $3, w.again, (SELECT count(*) FROM again) FROM w WHERE EXISTS (SELECT 1 FROM again)
+  ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), replayed = r.replayed + excluded.replayed),
+` + orderEnded
+}
+
 // NewExecutes returns the statements of an outbox, made once.
 func NewExecutes(o *db.Outbox) Executes {
 	st, q := Executes{}, o.Render
 	// One record. Only a dead letter becomes a message that a person sends again: of another
-	// one, the broker may still recognise an attempt whose outcome is unknown. A relay of the previous version writes no audit row here: the row of the
-	// request remains.
+	// one, the broker may still recognise an attempt whose outcome is unknown. A relay of the
+	// previous version writes no audit row here: the row of the request remains.
 	st.execute = q(`WITH x AS (SELECT q.id, q.lane, q.seq, q.kind, $4::bigint AS n FROM {{schema}}.request q
   WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind IN ('retry', 'discard') FOR UPDATE SKIP LOCKED),
 w AS (SELECT * FROM x WHERE ` + db.Won + `),
@@ -85,31 +114,7 @@ counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarde
   SELECT $1, $3, coalesce((SELECT max(generation) FROM changed), 0), (SELECT count(*) FROM discarded) WHERE EXISTS (SELECT 1 FROM hits)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), discarded = r.discarded + excluded.discarded),
 ` + orderEnded)
-	// Live messages up to the gate come first: messages that the cursor has not reached and
-	// messages that were committed behind it. All pages of a lane have the same generation.
-	st.executeReplay = q(`WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, clock_timestamp() AS began, ` + orderRoom + ` AS room,
-    coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
-  FROM {{schema}}.request q WHERE q.id = $2 AND q.pipe = $1 AND q.lane = $3 AND q.done_at IS NULL AND q.kind = 'replay' FOR UPDATE SKIP LOCKED),
-c AS (SELECT * FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = $3 AND EXISTS (SELECT 1 FROM x)),
-w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WHERE x.room > 0 AND ` + db.Won + ` AND (x.gate IS NULL OR NOT EXISTS (
-    SELECT 1 FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > c.pos AND o.seq <= x.gate)
-  AND NOT EXISTS (SELECT 1 FROM unnest(c.inflight + c.draining) AS r(xids) CROSS JOIN LATERAL (
-    SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
-    AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
-    AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
-page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.version, o.created_at, o.headers, o.emptied_at, w.a
-  FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
-hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
-  WHERE ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + ` OFFSET 0) ORDER BY o.seq LIMIT (SELECT room FROM w)),
-again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_at, generation, created_at, not_before, version, schema_version,
-    id, topic, key, type, content_type, headers, payload)
-  SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,
-    o.not_before, o.version, o.schema_version, o.id, o.topic, o.key, o.type, o.content_type, o.headers, o.payload
-  FROM w CROSS JOIN {{schema}}.outbox o WHERE o.lane = $3 AND o.seq = ANY (ARRAY(SELECT seq FROM hits)) ORDER BY o.seq RETURNING 1),
-marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
-  SELECT $1, $3, w.again, (SELECT count(*) FROM again) FROM w WHERE EXISTS (SELECT 1 FROM again)
-  ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), replayed = r.replayed + excluded.replayed),
-` + orderEnded)
+	st.executeReplay = q(replayPage())
 	return st
 }
 

@@ -64,7 +64,7 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 			})
 		}
 		for i := range f {
-			f[i].Check = c.name
+			f[i].Check, f[i].Fix = c.name, ops.ForPipe(f[i].Fix, s.Pipe)
 		}
 		found = append(found, f...)
 	}
