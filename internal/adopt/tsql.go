@@ -1,0 +1,5 @@
+package adopt
+
+type tsqlSpeech struct{ pgSpeech }
+
+func (p *Plan) tsql(*Record) {}
