@@ -11,6 +11,7 @@ const (
 	LayoutPublished = "published"
 	LayoutDebezium  = "debezium"
 	LayoutWatermill = "watermill"
+	LayoutForwarder = "watermill-forwarder"
 	LayoutRiver     = "river"
 	LayoutPgBoss    = "pg-boss"
 	LayoutCustom    = "custom"
@@ -18,7 +19,7 @@ const (
 
 // Layouts lists them.
 func Layouts() []string {
-	return []string{LayoutStatus, LayoutPublished, LayoutDebezium, LayoutWatermill, LayoutRiver, LayoutPgBoss}
+	return []string{LayoutStatus, LayoutPublished, LayoutDebezium, LayoutWatermill, LayoutForwarder, LayoutRiver, LayoutPgBoss}
 }
 
 // plain is a name in lower case without what separates words.
@@ -115,6 +116,8 @@ func Propose(t *Table, layout string, found func(column string) ([]string, error
 		return t.pgboss()
 	case LayoutWatermill:
 		return t.watermill()
+	case LayoutForwarder:
+		return t.forwarder()
 	case LayoutDebezium:
 		return t.debezium()
 	case LayoutStatus:
@@ -136,6 +139,9 @@ func (t *Table) layout() string {
 	case t.has("name data state retrylimit startafter") == nil:
 		return LayoutPgBoss
 	case t.has("offset uuid payload metadata") == nil:
+		if strings.Contains(t.Name, "forwarder") {
+			return LayoutForwarder
+		}
 		return LayoutWatermill
 	}
 	if _, ok := t.find(payloadNames, Text, JSON, Bytes); !ok {
@@ -226,6 +232,16 @@ func (t *Table) watermill() (Mapping, error) {
 		Headers: t.from("metadata"), CreatedAt: t.from("createdat", Time, LocalTime),
 	}
 	return m, t.needs(LayoutWatermill, "offset uuid payload metadata")
+}
+
+// forwarder is a table whose payloads wrap a message and the topic that it goes to.
+func (t *Table) forwarder() (Mapping, error) {
+	m, err := t.watermill()
+	m.Layout = LayoutForwarder
+	c, _ := t.Column(m.Payload.Column)
+	p := speak(t.Dialect).wrapped(c, "{row}."+speak(t.Dialect).ident(c.Name))
+	m.ID, m.Topic, m.Payload, m.Headers = Source{SQL: p.id}, Source{SQL: p.topic}, Source{SQL: p.payload}, Source{SQL: p.headers}
+	return m, err
 }
 
 func (t *Table) debezium() (Mapping, error) {

@@ -79,6 +79,17 @@ func (s mysqlSpeech) derive(t *Table, row string) string {
 	return dashed("MD5(CONCAT(" + strings.Join(parts, ", ") + "))")
 }
 
+func (mysqlSpeech) wrapped(_ Column, expr string) envelope {
+	field := func(name string) string { return "JSON_UNQUOTE(JSON_EXTRACT(" + expr + ", '$." + name + "'))" }
+	id := field("uuid")
+	return envelope{
+		id:      "CASE WHEN LOWER(" + id + ") REGEXP '" + uuidPattern + "' THEN LOWER(" + id + ") ELSE " + dashed("MD5(CONCAT('watermill:', "+id+"))") + " END",
+		topic:   field("destination_topic"),
+		payload: "COALESCE(FROM_BASE64(" + field("payload") + "), '')",
+		headers: "COALESCE(NULLIF(CAST(JSON_EXTRACT(" + expr + ", '$.metadata') AS CHAR), 'null'), '{}')",
+	}
+}
+
 func (mysqlSpeech) clock(c Column) string {
 	if c.Class == LocalTime {
 		return "UTC_TIMESTAMP(6)"

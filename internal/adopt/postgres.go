@@ -65,6 +65,19 @@ func (s pgSpeech) derive(t *Table, row string) string {
 	return "md5(" + s.quote(t.Full()+":") + " || " + strings.Join(parts, " || chr(31) || ") + ")::uuid"
 }
 
+func (pgSpeech) wrapped(c Column, expr string) envelope {
+	if c.Class == Bytes {
+		expr = "convert_from(" + expr + ", 'UTF8')"
+	}
+	expr = "(" + expr + ")::jsonb"
+	return envelope{
+		id:      "CASE WHEN " + expr + " ->> 'uuid' ~* '" + uuidPattern + "' THEN (" + expr + " ->> 'uuid')::uuid ELSE md5('watermill:' || (" + expr + " ->> 'uuid'))::uuid END",
+		topic:   expr + " ->> 'destination_topic'",
+		payload: "decode(coalesce(" + expr + " ->> 'payload', ''), 'base64')",
+		headers: "coalesce(nullif(" + expr + " -> 'metadata', 'null'), '{}')",
+	}
+}
+
 func (pgSpeech) clock(c Column) string {
 	if c.Class == LocalTime {
 		return "(clock_timestamp() AT TIME ZONE 'UTC')"

@@ -13,9 +13,14 @@ type speech interface {
 	convert(t *Table, c Column, field, expr string) string
 	// derive makes a UUID of the columns of a key.
 	derive(t *Table, row string) string
+	// wrapped has the fields of a message in the JSON that Watermill's forwarder wraps it in.
+	wrapped(c Column, expr string) envelope
 	// clock is the time now, for a column.
 	clock(c Column) string
 }
+
+// envelope has a message's fields as expressions.
+type envelope struct{ id, topic, payload, headers string }
 
 // dollar ends the text of a function on PostgreSQL.
 const dollar = "$postrider$"
