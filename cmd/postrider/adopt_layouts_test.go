@@ -194,6 +194,7 @@ func TestAdoptRefuses(t *testing.T) {
  CREATE TABLE codes ` + columns + ` CHECK (status IN ('new', 'sent')));
  CREATE TABLE narrow (id bigserial PRIMARY KEY, topic text, payload text, status varchar(4) DEFAULT 'new');
  CREATE TABLE stuck ` + columns + `); INSERT INTO stuck (topic, payload, status) VALUES ('a', 'b', 'processing'), ('a', 'b', 'new');
+ CREATE TABLE huge (id bigserial PRIMARY KEY, topic text, key text, payload text, status text DEFAULT 'new'); INSERT INTO huge (topic, key, payload) VALUES ('a', repeat('k', 513), 'b');
  CREATE TABLE topicless (id bigserial PRIMARY KEY, payload text, status text DEFAULT 'new');
  CREATE TABLE named ` + columns + `); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER postrider_adopt BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION f();
  CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;`
@@ -229,6 +230,7 @@ func TestAdoptRefuses(t *testing.T) {
 		{"in progress", []string{"stuck", "--yes", "--reason", "x"}, exit.Failure, "--take-in-progress"},
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
 		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "none of Postrider's"},
+		{"rows that cannot be messages", []string{"huge", "--yes", "--reason", "x"}, exit.Usage, "key_must_be_at_most_512_bytes"},
 		{"no right", []string{"event", "--yes", "--reason", "x", "--store", guest}, exit.Usage, "missing privileges"},
 		{"no reason", []string{"event", "--yes"}, exit.Usage, "missing reason"},
 		{"bad mapping", []string{"event", "--mapping", bad}, exit.Usage, `no column "nowhere"`},

@@ -18,6 +18,9 @@ func dashed(hex string) string {
 	return "INSERT(INSERT(INSERT(INSERT(" + hex + ", 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-')"
 }
 
+// hashed makes a UUID of texts. MySQL 9.6 has no MD5 any more.
+func hashed(parts string) string { return dashed("LEFT(SHA2(CONCAT(" + parts + "), 256), 32)") }
+
 func (s mysqlSpeech) convert(t *Table, c Column, field, expr string) string {
 	text := "CONVERT(" + expr + " USING utf8mb4)"
 	if c.Class == JSON || c.Class == Number || c.Class == Other {
@@ -31,11 +34,11 @@ func (s mysqlSpeech) convert(t *Table, c Column, field, expr string) string {
 		case c.Class == UUID:
 			return "LOWER(" + text + ")"
 		case c.Class == Text:
-			return "CASE WHEN LOWER(" + expr + ") REGEXP '" + uuidPattern + "' THEN LOWER(" + text + ") ELSE " + dashed("MD5(CONCAT("+s.quote(t.Name+":")+", "+expr+"))") + " END"
+			return "CASE WHEN LOWER(" + expr + ") REGEXP '" + uuidPattern + "' THEN LOWER(" + text + ") ELSE " + hashed(s.quote(t.Name+":")+", "+expr) + " END"
 		case c.Class == Bytes:
-			return dashed("MD5(CONCAT(" + s.quote(t.Name+":") + ", HEX(" + expr + ")))")
+			return hashed(s.quote(t.Name+":") + ", HEX(" + expr + ")")
 		}
-		return dashed("MD5(CONCAT(" + s.quote(t.Name+":") + ", " + expr + "))")
+		return hashed(s.quote(t.Name+":") + ", " + expr)
 	case "topic":
 		return text
 	case "payload":
@@ -76,14 +79,14 @@ func (s mysqlSpeech) derive(t *Table, row string) string {
 		}
 		parts = append(parts, col)
 	}
-	return dashed("MD5(CONCAT(" + strings.Join(parts, ", ") + "))")
+	return hashed(strings.Join(parts, ", "))
 }
 
 func (mysqlSpeech) wrapped(_ Column, expr string) envelope {
 	field := func(name string) string { return "JSON_UNQUOTE(JSON_EXTRACT(" + expr + ", '$." + name + "'))" }
 	id := field("uuid")
 	return envelope{
-		id:      "CASE WHEN LOWER(" + id + ") REGEXP '" + uuidPattern + "' THEN LOWER(" + id + ") ELSE " + dashed("MD5(CONCAT('watermill:', "+id+"))") + " END",
+		id:      "CASE WHEN LOWER(" + id + ") REGEXP '" + uuidPattern + "' THEN LOWER(" + id + ") ELSE " + hashed("'watermill:', "+id) + " END",
 		topic:   field("destination_topic"),
 		payload: "COALESCE(FROM_BASE64(" + field("payload") + "), '')",
 		headers: "COALESCE(NULLIF(CAST(JSON_EXTRACT(" + expr + ", '$.metadata') AS CHAR), 'null'), '{}')",

@@ -27,17 +27,10 @@ func (p *Plan) mysql(r *Record) {
 	}
 }
 
-// readyMySQL makes what an adoption needs that nobody sees, and removes what one has left that was broken off
-// before its switch.
-func (d DB) readyMySQL(ctx context.Context, p *Plan) error {
+func (d DB) readyMySQL(_ context.Context, p *Plan) error {
 	sql := p.my()
 	if name := sql.name("bi"); slices.Contains(p.Table.Triggers, name) {
 		return p.Table.refuse(NameTaken, "rename or drop that trigger", "the table has a trigger %s that is none of Postrider's", name)
-	}
-	for _, text := range p.Prepare {
-		if _, err := d.SQL.ExecContext(ctx, text); err != nil {
-			return d.failed(p.Table, "make the mirror's table", err)
-		}
 	}
 	return nil
 }

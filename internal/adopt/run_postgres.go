@@ -35,11 +35,6 @@ func (d DB) readyPostgres(ctx context.Context, p *Plan) error {
 	case fn && t.Adopted == nil:
 		return t.refuse(NameTaken, "drop it if no trigger uses it: DROP FUNCTION "+p.pg().function()+"()", "the function %s exists", p.pg().function())
 	}
-	if p.opts.Mirror {
-		if _, err := d.SQL.ExecContext(ctx, p.pg().prepare()); err != nil {
-			return d.failed(t, "make the mirror's table", err)
-		}
-	}
 	return nil
 }
 
