@@ -14,7 +14,7 @@ import (
 )
 
 // TestAdoptMirror writes back what was sent, and nothing else. A step back keeps what the mirror needs while
-// messages are left, and a new adoption goes on with them.
+// messages are left, and a new adoption continues with them.
 func TestAdoptMirror(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) { testMirror(t, testserver.SharedPostgres(t, "18").Database(t)) })
 	for _, version := range testserver.MySQLVersions() {
@@ -87,7 +87,7 @@ func testMirror(t *testing.T, store string) {
 	}
 	want("Sent Sent+ Sent+ Sent+ Sent+ Postrider")
 
-	if got := mustCLI(t, "", "adopt", "undo", "event", "--store", store, "--yes", "--reason", "test"); !strings.Contains(got, "1 messages are to be written back") {
+	if got := mustCLI(t, "", "adopt", "undo", "event", "--store", store, "--yes", "--reason", "test"); !strings.Contains(got, "1 message to write back") {
 		t.Errorf("undo says %s", got)
 	}
 	run(`INSERT INTO event (part, topic, payload) VALUES ('a', 'orders', '7')`)

@@ -183,7 +183,7 @@ func (s *site) killed(middle int, args ...string) {
 }
 
 // TestAdoptMySQLTraffic adopts a table under traffic: the command is killed in its backfill and run again,
-// and after a step back the old relay goes on. Each event is sent by one of the two, once and in the order of its key.
+// and after a step back the old relay continues. Each event is sent by one of the two, once and in the order of its key.
 //
 // Promises: L, O
 func TestAdoptMySQLTraffic(t *testing.T) {
@@ -253,7 +253,7 @@ func (s *site) check(bulk int64) {
 	for key, numbers := range s.old {
 		total += int64(len(numbers))
 		all := append(slices.Clone(numbers), ours[key]...)
-		if len(ours[key]) > 0 { // where the old relay went on
+		if len(ours[key]) > 0 { // where the old relay continued
 			at, _ := slices.BinarySearch(numbers, ours[key][0])
 			all = slices.Concat(numbers[:at], ours[key], numbers[at:])
 		}

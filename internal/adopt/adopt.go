@@ -287,7 +287,7 @@ func (m *Mapping) Check(t *Table) error {
 	case len(s.Pending) == 0 && !s.NullPending:
 		return bad("state.pending: no value; list those of rows that are not sent yet")
 	case s.Handed == "":
-		return bad("state.handed: no value; name the one that a copied row gets")
+		return bad("state.handed: no value; name the value of a copied row")
 	}
 	for _, p := range append(append([]string{}, s.Pending...), s.InProgress...) {
 		if p == s.Handed {

@@ -42,7 +42,7 @@ func (d DB) Words(ctx context.Context, t *Table, column string) ([]string, error
 		return nil, d.failed(t, "read the values of "+column, err)
 	}
 	if len(words) > most {
-		return nil, t.refuse(UnknownLayout, "write a mapping: --print-mapping prints one to start from", "column %s has more than %d values: it is no state", column, most)
+		return nil, t.refuse(UnknownLayout, "write a mapping: --print-mapping prints one to start from", "column %s has more than %d values, too many for a state", column, most)
 	}
 	slices.Sort(words)
 	return words, nil
@@ -276,7 +276,7 @@ type Adopted struct {
 }
 
 // Adopt carries out a plan: it copies pending rows in batches, then the rest and the trigger while writers
-// wait. Broken off at any point it loses nothing, and begun again it goes on.
+// wait. Broken off at any point it loses nothing, and begun again it continues.
 func (d DB) Adopt(ctx context.Context, p *Plan) (Adopted, error) {
 	var done Adopted
 	if err := d.ready(ctx, p); err != nil {

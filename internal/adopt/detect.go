@@ -48,7 +48,7 @@ func (t *Table) has(names string) (missing []string) {
 	return missing
 }
 
-// from is the column with one of the names as a source; the zero Source where there is none.
+// from returns the first column with one of the names as a source, or the zero Source.
 func (t *Table) from(names string, classes ...Class) Source {
 	c, _ := t.find(names, classes...)
 	return Source{Column: c.Name}
@@ -103,8 +103,8 @@ func (t *Table) order() []string {
 	return order
 }
 
-// Propose finds the layout of a table, or takes the one that is named. found are the values of a
-// column that rows have now; it is asked for columns of words.
+// Propose returns the mapping of a layout; "" is found by the columns. found returns the values of a column
+// that rows have now.
 func Propose(t *Table, layout string, found func(column string) ([]string, error)) (Mapping, error) {
 	if layout == "" {
 		layout = t.layout()

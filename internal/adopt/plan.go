@@ -87,7 +87,7 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 		p.Mode = Keep
 	}
 	if o.Mirror && (m.State == nil || len(m.State.Sent) == 0 && m.State.SentAt == "") {
-		return nil, t.refuse(NotPossible, "leave --mirror out", "--mirror needs a column that says when or that a row was sent, and the layout %s has none", m.Layout)
+		return nil, t.refuse(NotPossible, "leave --mirror out", "--mirror needs a state or a time of sent rows, and the layout %s lacks both", m.Layout)
 	}
 	r := &Record{Mapping: m, Mirror: o.Mirror, Drain: o.Drain, Actor: o.Actor, At: o.At}
 	switch t.Dialect {
@@ -161,7 +161,7 @@ func (p *Plan) tellMark(note func(string, ...any)) {
 		note("%q is also the value of rows that the old relay has sent: it means copied, not sent; postrider status shows what was sent", s.Handed)
 	}
 	if len(s.Dead) > 0 {
-		p.Missing = append(p.Missing, "rows that are "+strings.Join(s.Dead, ", ")+": they stay; one that somebody sets to "+p.first()+" is copied then")
+		p.Missing = append(p.Missing, "rows that are "+strings.Join(s.Dead, ", ")+": they stay; a row that a person sets to "+p.first()+" is copied then")
 	}
 	p.Missing = append(p.Missing, "attempts, errors and times of the next attempt: each copied row is tried at once")
 	if p.opts.Mirror {
@@ -219,7 +219,7 @@ func (p *Plan) tellSteps(table string) {
 // Summary is one line about what was found.
 func (p *Plan) Summary() string {
 	if p.Mapping.State == nil {
-		return "the rows do not say whether they were sent"
+		return "the rows have no state"
 	}
 	text := plural.Of(p.Found.Pending, "row") + " pending"
 	if p.Found.More {

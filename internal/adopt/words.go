@@ -54,7 +54,7 @@ func (t *Table) status(found func(string) ([]string, error)) (Mapping, error) {
 		for i, w := range unknown {
 			quoted[i] = fmt.Sprintf("%q", w)
 		}
-		return m, t.refuse(UnknownLayout, "say it in a mapping: `postrider adopt "+t.Full()+" --print-mapping` prints one to start from, and --mapping FILE takes it",
+		return m, t.refuse(UnknownLayout, "write a mapping: `postrider adopt "+t.Full()+" --print-mapping` prints one to start from, and --mapping FILE takes it",
 			"the meaning of %s in column %s is unknown: pending, in_progress, sent or dead", strings.Join(quoted, ", "), c.Name)
 	}
 	if len(s.Pending) == 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/internal/adopt"
+	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -41,7 +42,7 @@ func Command(p Program) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use: "adopt TABLE", Short: "Move a table of events and its relay to the outbox",
-		Long: "Looks at a table that a team wrote itself, says which layout it has and what was found, and prints a plan:\n" +
+		Long: "Examine a table that a team wrote itself, name its layout, count its rows by state, and print a plan:\n" +
 			"a trigger copies each new row into the outbox, a backfill copies the rows that are pending. Nothing is\n" +
 			"changed without --yes. Broken off at any point it loses nothing: run the same command again.\n\n" +
 			"Layouts that are known by their columns: status, published, debezium, watermill, river, pg-boss. Any other\n" +
@@ -56,7 +57,7 @@ func Command(p Program) *cobra.Command {
 	fs.SortFlags = false
 	fs.BoolVar(&f.yes, "yes", false, "carry out the plan")
 	fs.StringVar(&f.layout, "layout", "", "layout of the table: status, published, debezium, watermill, river or pg-boss (default: found by its columns)")
-	fs.StringVar(&f.mapping, "mapping", "", "YAML file that says how rows become messages")
+	fs.StringVar(&f.mapping, "mapping", "", "YAML file that maps rows to messages")
 	fs.StringVar(&f.topic, "topic", "", "topic of all messages (default: a column)")
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
 	fs.BoolVar(&f.drain, "drain", false, "leave pending rows to the old relay, and copy new ones only")
@@ -163,7 +164,7 @@ func (p Program) run(cmd *cobra.Command, name string, f *flags) error {
 	return p.carryOut(cmd.Context(), s, plan, f)
 }
 
-// mapping is that of the file, or the one that is found.
+// mapping returns the mapping of the file, or what the table shows.
 func (p Program) mapping(ctx context.Context, s *site, f *flags) (m adopt.Mapping, err error) {
 	if f.mapping != "" {
 		m, err = readMapping(f.mapping)
@@ -240,7 +241,7 @@ func (p Program) carryOut(ctx context.Context, s *site, plan *adopt.Plan, f *fla
 	done, err := s.Adopt(ctx, plan)
 	if err != nil {
 		if done.Copied > 0 {
-			err = fmt.Errorf("%w; %d rows were copied, and the same command goes on with the others", err, done.Copied)
+			err = fmt.Errorf("%w; copied so far: %d; the same command continues with the others", err, done.Copied)
 		}
 		return refused(err)
 	}
@@ -249,7 +250,7 @@ func (p Program) carryOut(ctx context.Context, s *site, plan *adopt.Plan, f *fla
 	}
 	r := result{s.table.Full(), plan.Layout, done.Copied, plan.Next(), plan.Back}
 	return p.Printer().Print(r, func(w *tabwriter.Writer) {
-		output.Row(w, fmt.Sprintf("%s is adopted: the trigger is installed, %d rows were copied", r.Table, r.Copied))
+		output.Row(w, fmt.Sprintf("%s is adopted: the trigger is installed, %s copied", r.Table, plural.Of(r.Copied, "row was", "rows were")))
 		section(w, "Next", r.Next)
 		section(w, "Step back", r.Back)
 	})
@@ -328,7 +329,7 @@ func (p Program) undo() *cobra.Command {
 			return p.Printer().Print(map[string]any{"table": full, "mirror_left": left}, func(w *tabwriter.Writer) {
 				output.Row(w, full+" is no longer adopted: new rows are the old relay's; start it when `postrider status` shows pending 0")
 				if left > 0 {
-					output.Row(w, fmt.Sprintf("%d messages are to be written back: run `postrider adopt mirror %s --once` until nothing is left, then this command again", left, full))
+					output.Row(w, fmt.Sprintf("%s to write back: run `postrider adopt mirror %s --once` until nothing is left, then this command again", plural.Of(left, "message"), full))
 				}
 			})
 		},
