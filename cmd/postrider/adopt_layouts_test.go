@@ -229,7 +229,7 @@ func TestAdoptRefuses(t *testing.T) {
 		{"a short column", []string{"narrow"}, exit.Usage, "takes 4 characters"},
 		{"in progress", []string{"stuck", "--yes", "--reason", "x"}, exit.Failure, "--take-in-progress"},
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
-		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "of somebody else"},
+		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "did not make"},
 		{"rows that cannot be messages", []string{"huge", "--yes", "--reason", "x"}, exit.Usage, "key_must_be_at_most_512_bytes"},
 		{"no right", []string{"event", "--yes", "--reason", "x", "--store", guest}, exit.Usage, "missing privileges"},
 		{"no reason", []string{"event", "--yes"}, exit.Usage, "missing reason"},

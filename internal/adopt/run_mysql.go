@@ -30,7 +30,7 @@ func (p *Plan) mysql(r *Record) {
 func (d DB) readyMySQL(_ context.Context, p *Plan) error {
 	sql := p.my()
 	if name := sql.name("bi"); slices.Contains(p.Table.Triggers, name) {
-		return p.Table.refuse(NameTaken, "rename or drop that trigger", "the table has a trigger %s of somebody else", name)
+		return p.Table.refuse(NameTaken, "rename or drop that trigger", "a trigger %s that Postrider did not make exists", name)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 func (d DB) readyPostgres(ctx context.Context, p *Plan) error {
 	t := p.Table
 	if slices.Contains(t.Triggers, pgTrigger) {
-		return t.refuse(NameTaken, "rename or drop that trigger", "the table has a trigger %s of somebody else", pgTrigger)
+		return t.refuse(NameTaken, "rename or drop that trigger", "a trigger %s that Postrider did not make exists", pgTrigger)
 	}
 	rights := []string{"TRIGGER", "SELECT"}
 	if p.Mode == Mark {
