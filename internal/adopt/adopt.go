@@ -15,11 +15,10 @@ import (
 // Dialect is the SQL of the table's database.
 type Dialect string
 
-// The dialects. SQLServer is printed only.
+// The dialects.
 const (
-	Postgres  Dialect = "postgres"
-	MySQL     Dialect = "mysql"
-	SQLServer Dialect = "sqlserver"
+	Postgres Dialect = "postgres"
+	MySQL    Dialect = "mysql"
 )
 
 // Class is what a column's type means to the planner.

@@ -81,7 +81,7 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 	switch {
 	case m.State != nil:
 		p.Mode = Mark
-	case t.Dialect == Postgres || t.Dialect == SQLServer:
+	case t.Dialect == Postgres:
 		p.Mode = Take
 	default:
 		p.Mode = Keep
@@ -90,12 +90,9 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 		return nil, t.refuse(NotPossible, "leave --mirror out", "--mirror needs a state or a time of sent rows, and the layout %s lacks both", m.Layout)
 	}
 	r := &Record{Mapping: m, Mirror: o.Mirror, Drain: o.Drain, Actor: o.Actor, At: o.At}
-	switch t.Dialect {
-	case MySQL:
+	if t.Dialect == MySQL {
 		p.mysql(r)
-	case SQLServer:
-		p.tsql(r)
-	default:
+	} else {
 		p.postgres(r)
 	}
 	p.tell()
@@ -269,8 +266,6 @@ func (p *Plan) Script() string {
 			text = append(text, p.pg().batch(lastRows))
 		}
 		part("Writers wait from the lock to the commit. Later rows meet the trigger.", append(append(text, p.Install...), "COMMIT"))
-	default:
-		part("The trigger.", p.Install)
 	}
 	commented := make([]string, len(p.Remove))
 	for i, text := range p.Remove {

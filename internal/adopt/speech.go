@@ -26,11 +26,8 @@ type envelope struct{ id, topic, payload, headers string }
 const dollar = "$postrider$"
 
 func speak(d Dialect) speech {
-	switch d {
-	case MySQL:
+	if d == MySQL {
 		return mysqlSpeech{}
-	case SQLServer:
-		return tsqlSpeech{}
 	}
 	return pgSpeech{}
 }

@@ -32,7 +32,7 @@ type Program struct {
 
 // flags of the command.
 type flags struct {
-	layout, mapping, topic, handed, reason, dialect            string
+	layout, mapping, topic, handed, reason                     string
 	yes, printSQL, printMapping, drain, mirror, takeInProgress bool
 	wait                                                       time.Duration
 }
