@@ -56,7 +56,7 @@ func Command(p Program) *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&f.yes, "yes", false, "carry out the plan")
-	fs.StringVar(&f.layout, "layout", "", "layout of the table: status, published, debezium, watermill, river or pg-boss (default: found by its columns)")
+	fs.StringVar(&f.layout, "layout", "", "layout of the table: status, published, debezium, watermill, watermill-forwarder, river or pg-boss (default: found by its columns)")
 	fs.StringVar(&f.mapping, "mapping", "", "YAML file that maps rows to messages")
 	fs.StringVar(&f.topic, "topic", "", "topic of all messages (default: a column)")
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
