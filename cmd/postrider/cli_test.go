@@ -126,7 +126,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}, {"console"}, {"console", "token"}} {
+	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}, {"adopt"}, {"console"}, {"console", "token"}} {
 		name := strings.Join(append([]string{"help"}, args...), "-") + ".golden"
 		t.Run(name, func(t *testing.T) {
 			got := cli(t, nil, "", append(args, "--help")...)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/adoption"
 	"github.com/postrider/postrider/cmd/postrider/internal/complete"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
@@ -87,7 +88,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
 	}
-	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
+	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), adoption.Command(a.adoptProgram()), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
@@ -167,6 +168,13 @@ func (a *app) inspectProgram() inspect.Program {
 			}
 			return len(sets), err
 		},
+	}
+}
+
+// adoptProgram is what the command adopt needs.
+func (a *app) adoptProgram() adoption.Program {
+	return adoption.Program{
+		Out: a.out, ErrOut: a.errOut, Open: a.openReady, Schema: a.schemaName, Actor: a.actor, Pipe: func() string { return a.set.Pipe }, Printer: a.printer,
 	}
 }
 
