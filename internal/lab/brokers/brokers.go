@@ -13,7 +13,7 @@ import (
 // Broker is a broker for tests, proofs and measurements. Every function returns an error
 // while the broker is down and is safe for concurrent use.
 type Broker struct {
-	Name string // "kafka", "nats", "pubsub", "rabbitmq", "redis" or "sqs"
+	Name string // "kafka", "nats", "pubsub", "rabbitmq", "redis", "sns" or "sqs"
 	URL  string // for a relay
 	PID  int    // of the server's main process at the start; 0 if the server is not private
 
