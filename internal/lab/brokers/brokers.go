@@ -73,6 +73,7 @@ type Topic struct {
 	Streams    int  // on Redis, named topic:N, which relays and consumers must be configured with; 0 is one stream named as the topic
 	MaxBytes   int  // of a message on Kafka and NATS; 0 is the broker's default
 	Single     bool // one consumer at a time receives from the queue, on RabbitMQ
+	Ordered    bool // consumers receive the messages of a key in order, on Pub/Sub
 }
 
 // Record is a message read from the broker.
