@@ -63,12 +63,12 @@ func pulled(id string) *pubsubpb.PullResponse {
 	return &pubsubpb.PullResponse{ReceivedMessages: []*pubsubpb.ReceivedMessage{{AckId: id, Message: &pubsubpb.PubsubMessage{MessageId: id, Data: []byte(id)}}}}
 }
 
-// keyed are messages of one key, each published a second before the one in front of it.
+// keyed are messages of one key, each published before those of lower ids.
 func keyed(ids ...string) *pubsubpb.PullResponse {
 	var out pubsubpb.PullResponse
-	for i, id := range ids {
+	for _, id := range ids {
 		out.ReceivedMessages = append(out.ReceivedMessages, &pubsubpb.ReceivedMessage{AckId: id, Message: &pubsubpb.PubsubMessage{
-			MessageId: id, Data: []byte(id), OrderingKey: "k", PublishTime: timestamppb.New(time.Unix(1e9-int64(i), 0)),
+			MessageId: id, Data: []byte(id), OrderingKey: "k", PublishTime: timestamppb.New(time.Unix(1e9-int64(id[0]), 0)),
 		}})
 	}
 	return &out
@@ -94,8 +94,17 @@ func TestPublishTimes(t *testing.T) {
 		acknowledge: func(context.Context) error { return nil },
 	}
 	src := s.serve(t, 5*time.Second)
-	got := ""
-	for range 4 {
+	d := receive(t, src, 10)[0]
+	for s.pulls.Load() < 3 { // the second has come while a is in hand
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if ds, err := src.Receive(ctx, 10); err == nil {
+			t.Errorf("received %v beside a", ds)
+		}
+		cancel()
+	}
+	got := string(d.Message.Payload)
+	must(t, src.Settle(t.Context(), []broker.Verdict{{Delivery: d, Ack: true}}))
+	for range 3 {
 		d := receive(t, src, 10)[0]
 		got += string(d.Message.Payload)
 		must(t, src.Settle(t.Context(), []broker.Verdict{{Delivery: d, Ack: true}}))
