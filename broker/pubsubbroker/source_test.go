@@ -75,7 +75,7 @@ func keyed(ids ...string) *pubsubpb.PullResponse {
 }
 
 // TestPublishTimes: the order of a key is the order of its delivery, whatever the publish
-// times are. A message that was dropped for its time would come again for ever.
+// times are. A message that was dropped for its time would be delivered again for ever.
 //
 // Promises: O, S
 func TestPublishTimes(t *testing.T) {
@@ -190,7 +190,7 @@ func emulated5(t *testing.T, s *server) string {
 
 // TestEmulatorRedelivery documents what a source meets on Google's emulator, by a client
 // of its own: a deadline of zero puts a message behind the rest of its key, one that has
-// passed does not, and a message that was acknowledged comes again with one before it.
+// passed does not, and a message that was acknowledged is delivered again with one before it.
 // When it fails, README.md and ADR 125 are to be corrected.
 func TestEmulatorRedelivery(t *testing.T) {
 	t.Parallel()
