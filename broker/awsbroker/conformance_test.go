@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,6 +26,15 @@ import (
 	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/testserver"
 )
+
+// TestMain runs eight tests at once: most wait until the service shows a message again.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil { // -parallel overrides it
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
 
 // TestElasticMQ runs the suite; ten thousand keys take ElasticMQ minutes and are left
 // to the matrix.
