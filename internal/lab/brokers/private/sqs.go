@@ -73,7 +73,8 @@ func LaunchSNS(ctx context.Context) (*brokers.Broker, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	b := brokers.SNS(simpleQueues(s.Addr), s.Addr, testserver.MotoAccount)
-	b.URL = "sns://key:secret@us-east-1?account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
+	// The server answers one request at a time: a reader would wait behind a whole window.
+	b.URL = "sns://key:secret@us-east-1?window=2&account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
 	b.Process, b.PID, b.Close = &front{s, proxy}, s.PID, func() { _ = proxy.Close() }
 	return closing(s, b, nil)
 }
