@@ -67,7 +67,7 @@ func TestManualPages(t *testing.T) {
 		t.Log("groff is not installed: the pages were not formatted")
 		return
 	}
-	args := []string{"-man", "-Tutf8", "-ww", "-z"}
+	args := []string{"-man", "-Tutf8", "-ww", "-Wbreak", "-z"} // a URL may be longer than a line
 	for name := range pages {
 		args = append(args, filepath.Join(dir, name))
 	}

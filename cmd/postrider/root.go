@@ -88,8 +88,8 @@ func (a *app) addCommands(root *cobra.Command) {
 		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
 	}
-	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
-	root.AddCommand(a.versionCommand(), man.Command(), a.ordersCommand(), a.warehouseCommand())
+	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print), man.Command())
+	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
 // flagError names a flag that cannot be used, without the rest of its argument: that may be a URL.

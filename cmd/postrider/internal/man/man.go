@@ -72,6 +72,7 @@ func nameOf(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath()
 func page(c *cobra.Command) []byte {
 	var b bytes.Buffer
 	root := c.Root()
+	c.InheritedFlags() // merges those of the parents, as running the command does: the rest looks at them
 	fmt.Fprintf(&b, ".TH %s 1 \"\" \"postrider %s\" \"Postrider\"\n", quoted(strings.ToUpper(nameOf(c))), line(root.Version))
 	fmt.Fprintf(&b, ".nh\n.ad l\n.SH NAME\n%s \\- %s\n", line(nameOf(c)), line(strings.TrimSuffix(c.Short, ".")))
 	b.WriteString(".SH SYNOPSIS\n")
@@ -90,7 +91,6 @@ func page(c *cobra.Command) []byte {
 			fmt.Fprintf(&b, ".TP\n.BR %s (1)\n%s\n", line(nameOf(sub)), line(strings.TrimSuffix(sub.Short, ".")+"."))
 		}
 	}
-	c.InheritedFlags() // merges those of the parents, which the next two ask for
 	flags(&b, "OPTIONS", c.LocalNonPersistentFlags())
 	if c != root {
 		flags(&b, "OPTIONS OF ITS COMMANDS", c.PersistentFlags())
