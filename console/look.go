@@ -47,6 +47,8 @@ type place struct {
 
 	exam examination
 
+	counts counts
+
 	keptMu sync.Mutex
 	keptOf map[string]keptSpan // what the store has kept, by span
 
