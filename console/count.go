@@ -39,7 +39,7 @@ type count struct {
 }
 
 // counted returns the plan of an order, or since when it is being counted: by a statement that may
-// read the whole outbox, which goes on while a page asks for it again and again.
+// read the whole outbox, and continues while a page asks for it.
 func (q *request) counted(o ops.Order) (plan ops.OrderPlan, since time.Time, err error) {
 	text, err := json.Marshal(struct {
 		Kind  store.ActKind

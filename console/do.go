@@ -45,7 +45,7 @@ type intent struct {
 	Action  string // path of the form
 	Once    string // tells a form that is sent again
 	Counted int64  // records that match
-	// Counting: their number is not known yet, and the page asks again.
+	// Counting: they are still counted, and the page asks again.
 	Counting bool
 }
 

@@ -19,7 +19,7 @@ import (
 func Command() *cobra.Command {
 	return &cobra.Command{
 		Use: "man FOLDER", Short: "Write a manual page for each command into a folder",
-		Long: `Writes postrider.1 and a page for each command, such as postrider-relay.1. Packages and
+		Long: `Write postrider.1 and a page for each command, such as postrider-relay.1. Packages and
 archives of a release have them already. To read one: man ./postrider-relay.1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
