@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/console/internal/count"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -47,7 +48,7 @@ type place struct {
 
 	exam examination
 
-	counts counts
+	counts count.Counts
 
 	keptMu sync.Mutex
 	keptOf map[string]keptSpan // what the store has kept, by span
