@@ -96,14 +96,11 @@ func (h helps) installed(name string) (to string, data []byte, err error) {
 
 func compressed(data []byte) ([]byte, error) {
 	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
+	z := gzip.NewWriter(&b)
 	if _, err := z.Write(data); err != nil {
 		return nil, err
 	}
-	err = z.Close()
+	err := z.Close()
 	return b.Bytes(), err
 }
 
