@@ -47,39 +47,30 @@ type move struct {
 	log       string // of the relay
 }
 
-var shipped = sync.OnceValues(func() (string, error) {
-	root, _, err := folders(context.Background())
-	if err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp("", "postrider-guides-")
-	if err != nil {
-		return "", err
-	}
-	return dir, goRun(context.Background(), root, []string{"CGO_ENABLED=0", "GOWORK="}, "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "postrider"), "./cmd/postrider")
-})
-
 func openMove(t *testing.T, page string) *move {
 	t.Helper()
 	if _, err := testserver.KafkaLibs(); err != nil {
 		testserver.GiveUp(t, err)
 	}
-	dir, err := shipped()
+	root, _, err := folders(t.Context())
 	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := goRun(t.Context(), root, []string{"CGO_ENABLED=0", "GOWORK="}, "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "postrider"), "./cmd/postrider"); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &move{T: t, text: string(text), dir: t.TempDir(), topic: "moved", addr: testserver.SharedKafka(t).Addr}
+	m := &move{T: t, text: string(text), dir: dir, topic: "moved-" + page, addr: testserver.SharedKafka(t).Addr}
 	m.log = filepath.Join(m.dir, "relay.log")
 	store := testserver.SharedPostgres(t, "18").Database(t)
-	if m.kafka, err = kgo.NewClient(kgo.SeedBrokers(m.addr), kgo.ConsumeTopics(m.topic+page[:5])); err != nil {
+	if m.kafka, err = kgo.NewClient(kgo.SeedBrokers(m.addr), kgo.ConsumeTopics(m.topic)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.kafka.Close)
-	m.topic += page[:5]
 	if _, err := kadm.NewClient(m.kafka).CreateTopic(t.Context(), 1, 1, nil, m.topic); err != nil {
 		t.Fatal(err)
 	}
