@@ -82,7 +82,7 @@ func TestMistakes(t *testing.T) {
 		{"message limit", 2, "max-message-bytes must be a number from 1024 to", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?max-message-bytes=1"}},
 		{"bad value", 2, `invalid duration "soon"`, nil, []string{"relay", "--lease-ttl", "soon"}},
 		{"bad environment", 2, "environment POSTRIDER_LEASE_TTL", map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, []string{"relay"}},
-		{"bad output", 2, `output is "xml": use text, json, jsonl, yaml or csv`, nil, []string{"version", "-o", "xml"}},
+		{"bad output", 2, `output is "xml": use text, wide, json, jsonl, yaml or csv`, nil, []string{"version", "-o", "xml"}},
 		{"bad level", 2, "log-level", nil, []string{"version", "--log-level", "loud"}},
 		{"open listener", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", "0.0.0.0:0"}},
 		{"all interfaces", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", ":9464"}},
