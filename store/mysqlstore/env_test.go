@@ -19,13 +19,16 @@ import (
 // onEach runs a test on every server that this run has.
 func onEach(t *testing.T, test func(t *testing.T, server *testserver.MySQL)) {
 	t.Helper()
-	versions := testserver.MySQLVersions()
-	if one := os.Getenv("POSTRIDER_MYSQL"); one != "" {
-		versions = []string{one}
-	}
-	for _, version := range versions {
+	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) { test(t, testserver.SharedMySQL(t, version)) })
 	}
+}
+
+func versions() []string {
+	if one := os.Getenv("POSTRIDER_MYSQL"); one != "" {
+		return []string{one}
+	}
+	return testserver.MySQLVersions()
 }
 
 // newDB returns a pool for an empty database.

@@ -40,6 +40,19 @@ func Code(err error) uint16 {
 	return 0
 }
 
+// IsReadOnly reports that a server takes no writes, by its answer or by what a lease found.
+func IsReadOnly(err error) bool {
+	switch Code(err) {
+	case errOptionPrevent, errReadOnly, errReadOnlyMode:
+		return true
+	}
+	var found *store.UnusableError
+	return errors.As(err, &found) && found.Passing && found.Err == nil
+}
+
+// Answered reports an error of the primary itself: another connection would yield it too.
+func Answered(err error) bool { return Code(err) != 0 && !IsReadOnly(err) }
+
 // NoTable reports that a table does not exist.
 func NoTable(err error) bool { return Code(err) == ErrNoTable }
 
