@@ -107,7 +107,7 @@ func (p *MySQLPair) follow(ctx context.Context) error {
 	for _, part := range []struct {
 		on         *MySQL
 		statements []string
-	}{{p.Replica, replica}, {p.Primary, source}} {
+	}{{p.Primary, source}, {p.Replica, replica}} {
 		for _, statement := range part.statements {
 			err := part.on.run(ctx, statement)
 			if err != nil && !strings.Contains(err.Error(), "already exists") { // a plugin of before

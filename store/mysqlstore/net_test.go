@@ -275,5 +275,5 @@ func TestLongPositionsAreSettledTogether(t *testing.T) {
 // sweep is one sweep on a connection of its own.
 func sweep(t *testing.T, s *Store) error {
 	t.Helper()
-	return s.onOne(t.Context(), func(conn *sql.Conn) error { return s.sweep(t.Context(), conn) })
+	return s.onOne(t.Context(), "sweep", func(conn *sql.Conn) error { return s.sweep(t.Context(), conn) })
 }

@@ -24,11 +24,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, nil
 	}
 	var batches []store.Batch
-	err := s.onOne(ctx, func(conn *sql.Conn) (err error) {
+	err := s.onOne(ctx, "read", func(conn *sql.Conn) (err error) {
 		batches, err = s.read(ctx, conn, s.portion.of(reads))
 		return err
 	})
-	err = s.box.Wrap("read", err)
 	s.portion.learn(ctx, err)
 	return batches, err
 }
@@ -36,16 +35,16 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 // onOne runs fn on one connection, and so on one server: what a pool has of others, such as of
 // a primary of before a failover, is not mixed into it. A connection to another server than
 // the one leased is closed.
-func (s *Store) onOne(ctx context.Context, fn func(*sql.Conn) error) error {
+func (s *Store) onOne(ctx context.Context, what string, fn func(*sql.Conn) error) error {
 	conn, err := s.box.DB.Conn(ctx)
 	if err != nil {
-		return err
+		return s.box.Wrap(what, err)
 	}
 	if err = fn(conn); errors.Is(err, store.ErrIdentity) {
 		db.Discard(conn)
 		return err
 	}
-	return errors.Join(err, conn.Close())
+	return errors.Join(err, s.box.Wrap(what, conn.Close()))
 }
 
 func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead) ([]store.Batch, error) {

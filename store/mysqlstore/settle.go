@@ -34,13 +34,13 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 		}
 	}
 	identity, here := s.leased()
-	err = s.onOne(ctx, func(conn *sql.Conn) error {
-		return db.Again(ctx, func() error {
+	err = s.onOne(ctx, "settle", func(conn *sql.Conn) error {
+		return s.box.Wrap("settle", db.Again(ctx, func() error {
 			lost, err = s.settle(ctx, conn, identity, here, ordered)
 			return err
-		})
+		}))
 	})
-	return lost, s.box.Wrap("settle", err)
+	return lost, err
 }
 
 func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
