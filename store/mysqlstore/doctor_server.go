@@ -14,9 +14,6 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// errNeedsPrivilege is the number of the error for a missing global privilege.
-const errNeedsPrivilege = 1227
-
 // trxNow is the server's time in the zone of its process, as INNODB_TRX tells times.
 const trxNow = `CONVERT_TZ(NOW(), @@SESSION.time_zone, 'SYSTEM')`
 
