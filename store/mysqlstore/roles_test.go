@@ -3,12 +3,22 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/consumer"
+	"github.com/postrider/postrider/dialect"
+	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
@@ -201,5 +211,95 @@ func TestConformanceWithRoles(t *testing.T) {
 			c := newCast(t, server)
 			return &castEnv{env{db: c.root}, c}
 		})
+	})
+}
+
+// A consumer's user works with the tables of an inbox, and cannot undo what it has claimed.
+//
+// Promises: E
+func TestConsumerRole(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		const prefix, user = "inboxes", "inboxes_user"
+		e, _ := newInbox(t, server, func(c *mysql.Config) { c.InterpolateParams = true })
+		root := e.DB.(*sql.DB)
+		exec := func(statement string) {
+			t.Helper()
+			if _, err := root.ExecContext(context.WithoutCancel(t.Context()), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		for range 2 {
+			if err := (admin.Inboxes{DB: root, Dialect: dialect.MySQL}).MakeRoles(t.Context(), prefix); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec("CREATE USER '" + user + "'@'%' IDENTIFIED BY 'word'")
+		exec("GRANT 'inboxes_consumer' TO '" + user + "'@'%'")
+		exec("GRANT SELECT, INSERT ON effect TO '" + user + "'@'%'")
+		t.Cleanup(func() {
+			exec("DROP USER '" + user + "'@'%'")
+			for _, role := range []string{"consumer", "reader", "admin"} {
+				exec("DROP ROLE 'inboxes_" + role + "'")
+			}
+		})
+		if strings.HasPrefix(server.Version, "mysql") {
+			exec("SET DEFAULT ROLE ALL TO '" + user + "'@'%'")
+		} else {
+			exec("SET DEFAULT ROLE 'inboxes_consumer' FOR '" + user + "'@'%'")
+		}
+		var database string
+		if err := root.QueryRow("SELECT DATABASE()").Scan(&database); err != nil {
+			t.Fatal(err)
+		}
+		own := pool(t, strings.Replace(server.DatabaseURL(database), "root@", user+":word@", 1))
+		bus := membroker.New(nil)
+		source := bus.Source("billing", "orders")
+		defer source.Close()
+		handler := func(ctx context.Context, tx *sql.Tx, m postrider.Message) error {
+			if m.ID == "bad" {
+				return errors.New("hopeless")
+			}
+			_, err := tx.ExecContext(ctx, "INSERT INTO effect (name, n) VALUES (?, ?)", m.Key, m.Version)
+			return err
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		c := consumer.New(source, consumer.SQL(own, dialect.MySQL), &consumer.Options{
+			Name: "billing", MaxAttempts: 2, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond,
+			Order: func(string) inbox.Order { return inbox.Contiguous },
+		})
+		c.HandleMessage("order.changed", handler)
+		go func() { ended <- c.Run(ctx) }()
+		sink := bus.Sink()
+		for _, m := range []postrider.Message{ // the second waits for the first
+			{ID: "a2", Key: "a", Version: 2}, {ID: "a1", Key: "a", Version: 1}, {ID: "bad", Key: "b", Version: 1}, {ID: "b2", Key: "b", Version: 2},
+		} {
+			m.Topic, m.Type, m.Payload = "orders", "order.changed", []byte("x")
+			if err := errors.Join(sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m, m}})...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in := inbox.New(dialect.MySQL, "billing", nil)
+		eventually(t, "two effects and a dead letter", func() bool {
+			acts, err := e.Acts(t.Context())
+			dead, derr := in.DeadLetters(t.Context(), root, "", 10)
+			if err := errors.Join(err, derr); err != nil {
+				t.Fatal(err)
+			}
+			return len(acts) == 2 && len(dead) == 1
+		})
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for _, query := range []string{
+			"DELETE FROM postrider_inbox", "UPDATE postrider_inbox SET message_id = 'x'", "SELECT * FROM postrider_inbox_journal",
+			"DELETE FROM postrider_inbox_journal", "DELETE FROM postrider_inbox_mark", "DROP TABLE postrider_inbox", "UPDATE postrider_inbox_schema SET version = 1",
+		} {
+			_, err := own.ExecContext(t.Context(), query)
+			if code := db.Code(err); code != db.ErrTableDenied && code != db.ErrColumnDenied {
+				t.Errorf("%s: error %v", query, err)
+			}
+		}
 	})
 }
