@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,7 +64,15 @@ func newOutbox(t *testing.T, server *testserver.MySQL, lanes int) *sql.DB {
 
 const testLanes = 4
 
-type env struct{ db *sql.DB }
+type env struct {
+	db     *sql.DB
+	listed string // in docs/conformance.md
+}
+
+// listedAs is a version as people write it.
+func listedAs(version string) string {
+	return strings.NewReplacer("mariadb-", "MariaDB ", "mysql-", "MySQL ").Replace(version)
+}
 
 func (e *env) open() *Store        { return New(e.db, &Options{MakePipe: true}) }
 func (e *env) Store() store.Store  { return e.open() }
@@ -95,7 +104,7 @@ func (e *env) setBack(ctx context.Context, d time.Duration) error {
 
 func (e *env) Features() storetest.Features {
 	return storetest.Features{
-		Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
+		Database: e.listed, Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
 	}
 }
 
@@ -112,7 +121,7 @@ func TestConformance(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		storetest.Run(t, func(t *testing.T) storetest.Env {
 			t.Helper()
-			return &env{db: newOutbox(t, server, testLanes)}
+			return &env{db: newOutbox(t, server, testLanes), listed: listedAs(server.Version)}
 		})
 	})
 }
