@@ -52,7 +52,7 @@ func TestGroupPrimariesAreKilledUnderWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	var dead *testserver.MySQL
-	disturb(t, s, g.URL, 5, func() (err error) {
+	disturb(t, s, g.URL, 3, func() (err error) {
 		if dead, err = g.Primary(ctx); err == nil {
 			err = dead.Kill()
 		}
