@@ -23,7 +23,7 @@ const (
 	hostsPatience = 10 * time.Second
 )
 
-// connector returns what connects to the one host, or to that of several which takes writes.
+// connector returns a connector for the host, or for the primary among several.
 func connector(cfg *mysql.Config, hosts []string) (driver.Connector, error) {
 	one, err := mysql.NewConnector(cfg)
 	if err != nil || len(hosts) == 1 {

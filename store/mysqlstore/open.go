@@ -38,8 +38,8 @@ func (s *Store) Close() error {
 // mysql://user:password@host:3306/shop, also written mariadb://. It suits a relay: its
 // statements wait for a lock for a second at most. It does no I/O; close it yourself.
 //
-// Of several hosts, as in mysql://user@one:3306,two:3306/shop, each connection leads to the one
-// that takes writes. All are asked at once, so that one that does not answer holds nobody up.
+// Of several hosts, as in mysql://user@one:3306,two:3306/shop, each connection leads to the
+// primary. All are asked at once, so that a silent host delays no connection.
 //
 // The parameter tls is "true" (verify the server's certificate), "skip-verify",
 // "preferred" or "false", the default. socket names a Unix socket in place of the host.

@@ -97,7 +97,9 @@ func (e listedEnv) Features() storetest.Features {
 func TestReference(t *testing.T) {
 	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows, "holes": memstore.Holes} {
 		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(*testing.T) storetest.Env { return listedEnv{newMemEnv(family, memstore.None), "memory, family " + name} })
+			storetest.Run(t, func(*testing.T) storetest.Env {
+				return listedEnv{newMemEnv(family, memstore.None), "memory, family " + name}
+			})
 			t.Run("migrator", func(t *testing.T) {
 				storetest.RunMigrator(t, func(*testing.T) *ops.Office {
 					return memstore.New(&memstore.Options{Family: family, Empty: true}).Office()
