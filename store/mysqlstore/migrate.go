@@ -76,6 +76,9 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 			return nil, err
 		}
 		steps, err := plan(have, target)
+		if err == nil && req.Roles && target == Version {
+			steps = append(steps, ops.Step{Version: Version, Name: "roles"})
+		}
 		if err != nil || !req.Adopt || have != Version || target != Version {
 			return steps, err
 		}
@@ -142,9 +145,11 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 		}
 	}
 	if req.Roles && target == Version {
+		start := time.Now()
 		if err := s.makeRoles(ctx, conn, req.RolePrefix); err != nil {
 			return nil, err
 		}
+		steps = append(steps, ops.Step{Version: Version, Name: "roles", Took: time.Since(start)})
 	}
 	if req.Adopt && target == Version {
 		step, err := s.adopt(ctx, conn, req.Actor)

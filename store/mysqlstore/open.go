@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/postrider/postrider/store/mysqlstore/internal/hosts"
 )
 
 // Open returns a store over a pool of its own: see [OpenDB]. opts may be nil. It does no
@@ -45,7 +47,7 @@ func (s *Store) Close() error {
 // "preferred" or "false", the default. socket names a Unix socket in place of the host.
 // password is asked at each connection; nil: the URL holds it.
 func OpenDB(rawURL string, password func(context.Context) (string, error)) (*sql.DB, error) {
-	cfg, hosts, err := config(rawURL)
+	cfg, all, err := config(rawURL)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +60,7 @@ func OpenDB(rawURL string, password func(context.Context) (string, error)) (*sql
 			return nil, fmt.Errorf("mysql: open: %w", err)
 		}
 	}
-	c, err := connector(cfg, hosts)
+	c, err := hosts.Connector(cfg, all, primary)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: open: %w", err)
 	}

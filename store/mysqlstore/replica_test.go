@@ -9,17 +9,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/internal/testserver/mysqlha"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
 // onPairs runs a test on a primary with a replica, of every server that this run has.
-func onPairs(t *testing.T, test func(t *testing.T, p *testserver.MySQLPair, s *Store)) {
+func onPairs(t *testing.T, test func(t *testing.T, p *mysqlha.Pair, s *Store)) {
 	t.Helper()
 	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) {
-			p := testserver.StartMySQLPair(t, version)
+			p := mysqlha.StartPair(t, version)
 			s := New(pool(t, p.URL), nil)
 			if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1}); err != nil {
 				t.Fatal(err)
@@ -35,7 +35,7 @@ func onPairs(t *testing.T, test func(t *testing.T, p *testserver.MySQLPair, s *S
 //
 // Promises: L, O
 func TestPromotedReplica(t *testing.T) {
-	onPairs(t, func(t *testing.T, p *testserver.MySQLPair, s *Store) {
+	onPairs(t, func(t *testing.T, p *mysqlha.Pair, s *Store) {
 		ctx := t.Context()
 		put := func(n int) {
 			t.Helper()
@@ -87,7 +87,7 @@ func TestPromotedReplica(t *testing.T) {
 //
 // Promises: L, O
 func TestSwitchedRoles(t *testing.T) {
-	onPairs(t, func(t *testing.T, p *testserver.MySQLPair, s *Store) {
+	onPairs(t, func(t *testing.T, p *mysqlha.Pair, s *Store) {
 		ctx := t.Context()
 		if _, err := s.box.DB.ExecContext(ctx, insert); err != nil {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func atRest(t *testing.T, s *Store, n int) {
 //
 // Promises: S
 func TestSuspendedPrimary(t *testing.T) {
-	onPairs(t, func(t *testing.T, p *testserver.MySQLPair, s *Store) {
+	onPairs(t, func(t *testing.T, p *mysqlha.Pair, s *Store) {
 		lease(t, s, "a")
 		atRest(t, s, 8)
 		if err := p.CaughtUp(t.Context()); err != nil {

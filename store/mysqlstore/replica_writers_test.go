@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/internal/testserver/mysqlha"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -30,7 +31,7 @@ func TestReplicasArePromotedUnderWriters(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		times = 20
 	}
-	onPairs(t, func(t *testing.T, p *testserver.MySQLPair, s *Store) {
+	onPairs(t, func(t *testing.T, p *mysqlha.Pair, s *Store) {
 		lines := disturb(t, s, p.URL, times, func() error {
 			return errors.Join(p.Primary.Kill(), p.Promote(t.Context()))
 		}, func() error { return p.Rebuild(t.Context()) })
@@ -50,7 +51,7 @@ func TestGroupPrimariesAreKilledUnderWriters(t *testing.T) {
 		return
 	}
 	ctx := t.Context()
-	g := testserver.StartMySQLGroup(t)
+	g := mysqlha.StartGroup(t)
 	s := New(pool(t, g.URL), nil)
 	if _, err := s.Office().Migrator.Migrate(ctx, ops.MigrateRequest{Lanes: 4}); err != nil {
 		t.Fatal(err)

@@ -46,8 +46,9 @@ func newCast(t *testing.T, server *testserver.MySQL) cast {
 		}
 	}
 	for range 2 { // it can be repeated
-		if _, err := New(c.root, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: testLanes, Roles: true, RolePrefix: prefix}); err != nil {
-			t.Fatal(err)
+		steps, err := New(c.root, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: testLanes, Roles: true, RolePrefix: prefix})
+		if err != nil || len(steps) == 0 || steps[len(steps)-1].Name != "roles" {
+			t.Fatalf("steps %v, error %v", steps, err)
 		}
 	}
 	for role, to := range map[string]**sql.DB{roleWriter: &c.writer, roleRelay: &c.relay, roleReader: &c.reader, roleAdmin: &c.admin} {

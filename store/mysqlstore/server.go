@@ -2,6 +2,7 @@ package mysqlstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -135,4 +136,16 @@ func (s *Store) seesAll(ctx context.Context, q db.Querier) error {
 
 func readOnly() error {
 	return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Passing: true}
+}
+
+// primary returns an error where the server takes no writes, or may lack some of the last ones.
+func primary(ctx context.Context, q *sql.Conn) error {
+	v, err := variables(ctx, q, decisive()...)
+	if err == nil {
+		err = refused(v)
+	}
+	if err == nil {
+		err = inGroup(ctx, q, v["group_replication_group_name"])
+	}
+	return err
 }

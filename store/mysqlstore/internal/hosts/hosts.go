@@ -1,4 +1,5 @@
-package mysqlstore
+// Package hosts connects to the primary among several servers.
+package hosts
 
 import (
 	"context"
@@ -12,24 +13,25 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-
-	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
 const (
-	// hostsHedge is how long only the last known primary is asked.
-	hostsHedge = 250 * time.Millisecond
-	// hostsPatience is how long a host is waited for that does not answer.
-	hostsPatience = 10 * time.Second
+	// hedge is how long only the last known primary is asked.
+	hedge = 250 * time.Millisecond
+	// patience is how long a host is waited for that does not answer.
+	patience = 10 * time.Second
 )
 
-// connector returns a connector for the host, or for the primary among several.
-func connector(cfg *mysql.Config, hosts []string) (driver.Connector, error) {
+// Check returns an error where a server is not the primary.
+type Check func(ctx context.Context, conn *sql.Conn) error
+
+// Connector returns a connector for the host, or for the primary among several.
+func Connector(cfg *mysql.Config, hosts []string, check Check) (driver.Connector, error) {
 	one, err := mysql.NewConnector(cfg)
 	if err != nil || len(hosts) == 1 {
 		return one, err
 	}
-	h := &hostsConnector{Connector: one}
+	h := &several{Connector: one, check: check}
 	for _, host := range hosts {
 		each := cfg.Clone()
 		each.Addr = host
@@ -42,10 +44,11 @@ func connector(cfg *mysql.Config, hosts []string) (driver.Connector, error) {
 	return h, nil
 }
 
-// hostsConnector connects to the primary among several hosts.
-type hostsConnector struct {
+// several connects to the primary among several hosts.
+type several struct {
 	driver.Connector // of the first host, for Driver
 	hosts            []candidate
+	check            Check
 
 	mu   sync.Mutex
 	last string // the last known primary
@@ -58,8 +61,8 @@ type candidate struct {
 
 // Connect implements driver.Connector. The last known primary is asked first and alone for a
 // moment, then the others too, all at once.
-func (h *hostsConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, hostsPatience)
+func (h *several) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	h.mu.Lock()
 	first := slices.IndexFunc(h.hosts, func(c candidate) bool { return c.host == h.last })
@@ -70,11 +73,11 @@ func (h *hostsConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			if first >= 0 && i != first {
 				select {
 				case <-others:
-				case <-time.After(hostsHedge):
+				case <-time.After(hedge):
 				case <-ctx.Done():
 				}
 			}
-			answers <- answer{i, ask(ctx, h.hosts[i])}
+			answers <- answer{i, h.ask(ctx, h.hosts[i])}
 		}()
 	}
 	errs := make([]error, len(h.hosts))
@@ -91,13 +94,13 @@ func (h *hostsConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			close(others)
 		}
 	}
-	return nil, hostErrors(errs)
+	return nil, reasons(errs)
 }
 
-// hostErrors has the reason of each host for which it was not connected to.
-type hostErrors []error
+// reasons has the reason of each host for which it was not connected to.
+type reasons []error
 
-func (e hostErrors) Error() string {
+func (e reasons) Error() string {
 	texts := make([]string, len(e))
 	for i, err := range e {
 		texts[i] = err.Error()
@@ -105,7 +108,7 @@ func (e hostErrors) Error() string {
 	return "no host takes writes: " + strings.Join(texts, "; ")
 }
 
-func (e hostErrors) Unwrap() []error { return e }
+func (e reasons) Unwrap() []error { return e }
 
 type answer struct {
 	host int
@@ -113,24 +116,12 @@ type answer struct {
 }
 
 // ask returns nil if the host takes writes.
-func ask(ctx context.Context, c candidate) error {
+func (h *several) ask(ctx context.Context, c candidate) error {
 	pool := sql.OpenDB(c.Connector)
 	conn, err := pool.Conn(ctx)
 	if err == nil {
-		err = primary(ctx, conn)
+		err = h.check(ctx, conn)
 		err = errors.Join(err, conn.Close())
 	}
 	return errors.Join(err, pool.Close())
-}
-
-// primary returns an error where the server takes no writes, or may lack some of the last ones.
-func primary(ctx context.Context, q db.Querier) error {
-	v, err := variables(ctx, q, decisive()...)
-	if err == nil {
-		err = refused(v)
-	}
-	if err == nil {
-		err = inGroup(ctx, q, v["group_replication_group_name"])
-	}
-	return err
 }

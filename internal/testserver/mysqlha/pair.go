@@ -1,4 +1,5 @@
-package testserver
+// Package mysqlha starts MySQL and MariaDB servers that replicate, for tests of failovers.
+package mysqlha
 
 import (
 	"context"
@@ -10,24 +11,26 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/postrider/postrider/internal/testserver"
 )
 
-// MySQLPair is a primary and a replica of it, by GTID and semi-synchronous: a commit is answered
+// Pair is a primary and a replica of it, by GTID and semi-synchronous: a commit is answered
 // once the replica has it. Both start read-only, as servers of a pair should: a primary that was
 // killed comes back as none.
-type MySQLPair struct {
-	Primary, Replica *MySQL
+type Pair struct {
+	Primary, Replica *testserver.MySQL
 	URL              string // of a database, with both hosts, as a user whom read_only binds
 
 	database string
 }
 
-// StartMySQLPair starts both for one test, with an empty database.
-func StartMySQLPair(tb TB, version string) *MySQLPair {
+// StartPair starts both for one test, with an empty database.
+func StartPair(tb testserver.TB, version string) *Pair {
 	tb.Helper()
-	p := &MySQLPair{Primary: StartMySQL(tb, version, readOnlyAtStart(1, version)), database: "shop"}
+	p := &Pair{Primary: testserver.StartMySQL(tb, version, readOnlyAtStart(1, version)), database: "shop"}
 	ctx := context.Background()
-	if err := p.Primary.run(ctx, "set global read_only = 0", "create database shop", "create user app@'%' identified by 'word'",
+	if err := run(ctx, p.Primary, "set global read_only = 0", "create database shop", "create user app@'%' identified by 'word'",
 		"grant all on shop.* to app@'%'", "grant process on *.* to app@'%'"); err != nil {
 		tb.Fatalf("%v", err)
 	}
@@ -44,27 +47,27 @@ func StartMySQLPair(tb TB, version string) *MySQLPair {
 	if err := copyData(p.Primary, home); err != nil {
 		tb.Fatalf("%v", err)
 	}
-	if p.Replica, err = LaunchMySQL(ctx, version, home, readOnlyAtStart(2, version)); err != nil {
+	if p.Replica, err = testserver.LaunchMySQL(ctx, version, home, readOnlyAtStart(2, version)); err != nil {
 		tb.Fatalf("%v", err)
 	}
-	p.Replica.attach(tb)
+	closeAtEnd(tb, p.Replica)
 	p.URL = fmt.Sprintf("mysql://app:word@127.0.0.1:%d,127.0.0.1:%d/%s", p.Primary.Port, p.Replica.Port, p.database)
-	if err := errors.Join(p.Primary.Restart(), p.Primary.run(ctx, "set global read_only = 0"), p.follow(ctx)); err != nil {
+	if err := errors.Join(p.Primary.Restart(), run(ctx, p.Primary, "set global read_only = 0"), p.follow(ctx)); err != nil {
 		tb.Fatalf("%v", err)
 	}
 	return p
 }
 
-func readOnlyAtStart(id int, version string) Option {
+func readOnlyAtStart(id int, version string) testserver.Option {
 	lines := []string{fmt.Sprint("server-id=", id), "read_only=1", "log_slave_updates=1"}
-	if version == MySQL9 {
+	if version == testserver.MySQL9 {
 		lines[2] = "log_replica_updates=1"
 	}
-	return WithConfig(lines...)
+	return testserver.WithConfig(lines...)
 }
 
 // copyData copies the data of a server that is stopped.
-func copyData(from *MySQL, home string) error {
+func copyData(from *testserver.MySQL, home string) error {
 	to := filepath.Join(home, "data")
 	if err := os.RemoveAll(to); err != nil {
 		return err
@@ -79,13 +82,13 @@ func copyData(from *MySQL, home string) error {
 }
 
 // run runs statements as root.
-func (m *MySQL) run(ctx context.Context, statements ...string) error {
+func run(ctx context.Context, m *testserver.MySQL, statements ...string) error {
 	_, err := m.Query(ctx, "", strings.Join(statements, "; "))
 	return err
 }
 
 // follow makes the replica one of the primary, and waits until a commit is answered by both.
-func (p *MySQLPair) follow(ctx context.Context) error {
+func (p *Pair) follow(ctx context.Context) error {
 	port := p.Primary.Port
 	source, replica := []string{
 		"install plugin rpl_semi_sync_source soname 'semisync_source.so'", "set global rpl_semi_sync_source_enabled = 1", "set global rpl_semi_sync_source_timeout = 600000",
@@ -95,7 +98,7 @@ func (p *MySQLPair) follow(ctx context.Context) error {
 		"start replica",
 	}
 	status := "show status like 'rpl_semi_sync_source_clients'"
-	if p.Primary.tree.maria {
+	if maria(p.Primary) {
 		source = []string{"set global rpl_semi_sync_master_wait_point = 'AFTER_SYNC'", "set global rpl_semi_sync_master_enabled = 1", "set global rpl_semi_sync_master_timeout = 600000"}
 		replica = []string{
 			"set global rpl_semi_sync_slave_enabled = 1", "set global gtid_slave_pos = @@global.gtid_binlog_pos",
@@ -105,11 +108,11 @@ func (p *MySQLPair) follow(ctx context.Context) error {
 		status = "show status like 'rpl_semi_sync_master_clients'"
 	}
 	for _, part := range []struct {
-		on         *MySQL
+		on         *testserver.MySQL
 		statements []string
 	}{{p.Primary, source}, {p.Replica, replica}} {
 		for _, statement := range part.statements {
-			err := part.on.run(ctx, statement)
+			err := run(ctx, part.on, statement)
 			if err != nil && !strings.Contains(err.Error(), "already exists") { // a plugin of before
 				return err
 			}
@@ -122,9 +125,9 @@ func (p *MySQLPair) follow(ctx context.Context) error {
 }
 
 // CaughtUp waits until the replica has applied what the primary has committed.
-func (p *MySQLPair) CaughtUp(ctx context.Context) error {
+func (p *Pair) CaughtUp(ctx context.Context) error {
 	have, want := "select @@global.gtid_executed", "select gtid_subset('%s', @@global.gtid_executed)"
-	if p.Primary.tree.maria {
+	if maria(p.Primary) {
 		have, want = "select @@global.gtid_binlog_pos", "select @@global.gtid_slave_pos = '%[1]s' or @@global.gtid_binlog_pos = '%[1]s'"
 	}
 	rows, err := p.Primary.Query(ctx, "", have)
@@ -139,23 +142,23 @@ func (p *MySQLPair) CaughtUp(ctx context.Context) error {
 }
 
 // CutOff keeps the replica from receiving anything more, and lets the primary commit alone.
-func (p *MySQLPair) CutOff(ctx context.Context) error {
+func (p *Pair) CutOff(ctx context.Context) error {
 	stop, alone := "stop replica io_thread", "set global rpl_semi_sync_source_enabled = 0"
-	if p.Primary.tree.maria {
+	if maria(p.Primary) {
 		stop, alone = "stop slave io_thread", "set global rpl_semi_sync_master_enabled = 0"
 	}
-	return errors.Join(p.Replica.run(ctx, stop), p.Primary.run(ctx, alone))
+	return errors.Join(run(ctx, p.Replica, stop), run(ctx, p.Primary, alone))
 }
 
 // Promote makes the replica the primary once it has applied all that it has received. The old
 // primary must be dead, or read-only.
-func (p *MySQLPair) Promote(ctx context.Context) error {
+func (p *Pair) Promote(ctx context.Context) error {
 	threads := "select count(*) from information_schema.processlist where user = 'system user' and state like '%read all relay log%'"
 	io, all := "stop replica io_thread", []string{"stop replica", "reset replica all", "set global read_only = 0"}
-	if p.Replica.tree.maria {
+	if maria(p.Replica) {
 		io, all = "stop slave io_thread", []string{"stop slave", "reset slave all", "set global read_only = 0"}
 	}
-	if err := p.Replica.run(ctx, io); err != nil {
+	if err := run(ctx, p.Replica, io); err != nil {
 		return err
 	}
 	err := until(ctx, "the replica applies its relay log", func() (bool, error) {
@@ -163,7 +166,7 @@ func (p *MySQLPair) Promote(ctx context.Context) error {
 		return err == nil && rows[0][0] != "0", err
 	})
 	if err == nil {
-		err = p.Replica.run(ctx, all...)
+		err = run(ctx, p.Replica, all...)
 	}
 	if err == nil {
 		p.Primary, p.Replica = p.Replica, p.Primary
@@ -173,14 +176,14 @@ func (p *MySQLPair) Promote(ctx context.Context) error {
 
 // Rebuild makes the old primary a replica of the new one, from a copy of its data: it may have
 // commits that were never answered. The old one must be dead; the new one is stopped for that.
-func (p *MySQLPair) Rebuild(ctx context.Context) error {
+func (p *Pair) Rebuild(ctx context.Context) error {
 	if err := p.Primary.Stop(); err != nil {
 		return err
 	}
 	if err := copyData(p.Primary, p.Replica.Dir); err != nil {
 		return err
 	}
-	return errors.Join(p.Primary.Restart(), p.Replica.Restart(), p.Primary.run(ctx, "set global read_only = 0"), p.follow(ctx))
+	return errors.Join(p.Primary.Restart(), p.Replica.Restart(), run(ctx, p.Primary, "set global read_only = 0"), p.follow(ctx))
 }
 
 // until waits for a condition; an error is kept for the case that it never comes.
@@ -200,4 +203,14 @@ func until(ctx context.Context, what string, met func() (bool, error)) error {
 		case <-poll.C:
 		}
 	}
+}
+
+func maria(m *testserver.MySQL) bool { return strings.HasPrefix(m.Version, "mariadb-") }
+
+func closeAtEnd(tb testserver.TB, m *testserver.MySQL) {
+	tb.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			tb.Logf("%v", err)
+		}
+	})
 }
