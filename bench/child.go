@@ -89,6 +89,9 @@ func runChild(ctx context.Context, what string, args []string) error {
 		if what == "consume" && len(args) > 1 {
 			name = args[1]
 		}
+		if what == "relay" && len(args) == 5 && args[4] != "" {
+			name += "-" + args[4]
+		}
 		f, err := os.Create(filepath.Join(dir, name+".prof"))
 		if err != nil {
 			return err
@@ -136,8 +139,8 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	defer pool.Close()
 	var sink broker.Sink
 	var closeSink func()
-	if fault == framed {
-		sink, closeSink, err = openFramed(ctx, brokerURL)
+	if fault == framed || fault == routed {
+		sink, closeSink, err = openRouted(ctx, brokerURL, fault)
 	} else {
 		sink, closeSink, err = openSink(brokerName, brokerURL)
 	}
@@ -145,7 +148,7 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 		return err
 	}
 	defer closeSink()
-	if fault != "" && fault != framed {
+	if fault != "" && fault != framed && fault != routed {
 		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
 			return err
 		}
