@@ -92,7 +92,8 @@ type rule struct {
 	match      Match
 	format     envelope.Format
 	topic, key template
-	attributes [4]template
+	attributes [4]template // in the order of attributeNames
+	attributed bool        // one is set
 	headers    []header
 	constant   map[string]string // all headers, if none has a placeholder
 	validate   func(m *postrider.Message) error
@@ -177,8 +178,13 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 		t.may = may
 		*p.to = t
 	}
+	for i := range made.attributes {
+		made.attributed = made.attributed || len(made.attributes[i].parts) > 0
+	}
 	return made, made.compileHeaders(r.Headers)
 }
+
+func attributeNames() [4]string { return [4]string{"source", "subject", "event_type", "data_schema"} }
 
 // compileHeaders parses the templates of the headers.
 func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
@@ -263,33 +269,25 @@ func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
 			return out, err
 		}
 	}
-	for _, p := range [...]struct {
-		what string
-		from *template
-		to   *string
-	}{
-		{"topic", &r.topic, &out.Topic},
-		{"key", &r.key, &out.Key},
-		{"source", &r.attributes[0], &out.Source},
-		{"subject", &r.attributes[1], &out.Subject},
-		{"event_type", &r.attributes[2], &out.Type},
-		{"data_schema", &r.attributes[3], &out.DataSchema},
-	} {
-		if len(p.from.parts) == 0 {
-			continue
+	var missing string
+	if out.Topic, missing = r.topic.of(m); missing != "" {
+		return out, r.lacks(missing, "topic")
+	}
+	if out.Key, missing = r.key.of(m); missing != "" {
+		return out, r.lacks(missing, "key")
+	}
+	if r.attributed {
+		for i, to := range [...]*string{&out.Source, &out.Subject, &out.Type, &out.DataSchema} {
+			if *to, missing = r.attributes[i].of(m); missing != "" {
+				return out, r.lacks(missing, attributeNames()[i])
+			}
 		}
-		text, missing := p.from.of(m)
-		if missing != "" {
-			return out, r.lacks(missing, p.what)
-		}
-		*p.to = text
 	}
 	if out.Topic == "" {
 		return out, r.lacks("topic", "topic")
 	}
 	if r.schema != nil {
-		var missing string
-		if out.Schema, missing = r.schema.of(m, out.Topic); missing == "schema_version" {
+		if missing = r.schema.of(&out.Schema, m, out.Topic); missing == "schema_version" {
 			return out, &envelope.RouteError{
 				Code: envelope.CodeRoute, Rule: r.name, Field: missing,
 				Reason: "is 0, so the schema is unknown: set Message.SchemaVersion, or schema_version in the route",
