@@ -174,7 +174,7 @@ func (b bounded) CloseIdleConnections() {
 func (c *Client) Resolve(ctx context.Context, s envelope.Schema) error {
 	record := s.Record
 	s.Record = ""
-	for {
+	for ctx.Err() == nil {
 		c.mu.Lock()
 		if e := c.known[s]; e != nil {
 			c.mu.Unlock()
@@ -199,13 +199,13 @@ func (c *Client) Resolve(ctx context.Context, s envelope.Schema) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-f.done:
-		}
-		if f.err != nil {
-			return f.err
+			if f.err != nil {
+				return f.err
+			}
 		}
 	}
+	return ctx.Err()
 }
 
 // lookup returns what is known of a schema, nil for nothing.
