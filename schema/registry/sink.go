@@ -17,9 +17,11 @@ import (
 // the registry.
 func (c *Client) Router(next envelope.Router) envelope.Router {
 	near := new(recent)
-	return func(m *postrider.Message) (envelope.Route, error) {
-		r, err := next.Of(m)
-		if err != nil || r.Format != envelope.Confluent {
+	if next == nil {
+		next = next.Of
+	}
+	return func(m *postrider.Message) (r envelope.Route, err error) {
+		if r, err = next(m); err != nil || r.Format != envelope.Confluent {
 			return r, err
 		}
 		misfit := func(field, code, reason string) error {
