@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/routed"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
@@ -139,16 +140,19 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	defer pool.Close()
 	var sink broker.Sink
 	var closeSink func()
-	if fault == framed || fault == routed {
-		sink, closeSink, err = openRouted(ctx, brokerURL, fault)
-	} else {
+	switch fault {
+	case plainRoute:
+		sink, closeSink, err = routed.Plain(brokerURL)
+	case framed:
+		sink, closeSink, err = routed.Framed(ctx, brokerURL)
+	default:
 		sink, closeSink, err = openSink(brokerName, brokerURL)
 	}
 	if err != nil {
 		return err
 	}
 	defer closeSink()
-	if fault != "" && fault != framed && fault != routed {
+	if fault != "" && fault != framed && fault != plainRoute {
 		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
 			return err
 		}
