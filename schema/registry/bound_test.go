@@ -198,3 +198,25 @@ func TestCacheChanged(t *testing.T) {
 		_ = f.Close()
 	}
 }
+
+// TestVersionsThatShareASlot: a router that remembers some schemas takes none for another.
+func TestVersionsThatShareASlot(t *testing.T) {
+	fake := srfake.New()
+	defer fake.Close()
+	const versions = 40
+	for v := 1; v <= versions; v++ {
+		fake.SeedSchema("orders-value", v, 100+v, sr.Schema{Schema: avro})
+	}
+	c := open(t, fake.URL(), nil)
+	to := &wire{router: c.Router(rules(t, route.Rule{})), sent: map[string][]byte{}}
+	sink := c.Sink(to)
+	for i := range 3 * versions {
+		v := i%versions + 1
+		if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message("a", "", "x", int32(v))}}); errs != nil {
+			t.Fatal(errs)
+		}
+		if id, _, _ := registry.FrameID(to.sent["a"]); int(id) != 100+v {
+			t.Fatalf("version %d has the id %d", v, id)
+		}
+	}
+}
