@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -28,54 +29,7 @@ func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 
 // Parked implements ops.Admin.
 func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
-	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.box.Pipe, query.AfterSeq}
-	state := ""
-	if query.State != store.Pending {
-		state = query.State.String()
-	}
-	// As bytes: texts compare equal with blanks at their end.
-	for _, f := range []struct{ column, value string }{
-		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key}, {"code", query.Code},
-	} {
-		if f.value != "" {
-			where, args = append(where, "CAST("+f.column+" AS BINARY) = ?"), append(args, []byte(f.value))
-		}
-	}
-	most := query.Limit
-	if most <= 0 {
-		most = 100
-	}
-	columns := db.MessageColumns
-	if query.Bare {
-		columns = strings.Replace(columns, "payload", "''", 1)
-	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+db.Now+`, class, code, error,
-		first_failed, last_attempt, `+columns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
-		append(args, most)...)
-	if err != nil {
-		return nil, s.box.Wrap("list parked records", err)
-	}
-	defer rows.Close()
-	var out []ops.ParkedRecord
-	for rows.Next() {
-		var r ops.ParkedRecord
-		var name string
-		var due, at int64
-		var first, last sql.NullInt64
-		r.Message, err = db.ScanMessage(rows,
-			&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due, &at,
-			&r.Class, &r.Code, &r.Error, &first, &last,
-		)
-		if err != nil {
-			return nil, s.box.Wrap("list parked records", err)
-		}
-		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), db.Until(at, due), db.Moment(first), db.Moment(last)
-		out = append(out, r)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(out) > 0 {
-		return out, s.box.Wrap("list parked records", err)
-	}
-	return nil, s.box.Wrap("list parked records", s.box.Knows(ctx, s.box.DB, seePipes))
+	return operations.Parked{Outbox: s.box}.List(ctx, query)
 }
 
 // seePipes is the remedy of a look at a pipe that does not exist.
@@ -102,7 +56,7 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	if err == nil {
 		err = s.box.Knows(ctx, tx, seePipes)
 	}
-	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.heldBy, s.alarms} {
+	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.heldBy, s.alarms} {
 		if err == nil {
 			err = part(ctx, tx, at, &st)
 		}
@@ -154,10 +108,9 @@ func (s *Store) instances(ctx context.Context, q db.Querier, at int64, st *ops.S
 
 func (s *Store) laneStates(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT p.lane, COALESCE(r.instance, ''), COALESCE(CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, 0), p.epoch, p.delivered,
-		NULLIF(p.settled_at, 0), COALESCE(k.parked, 0), COALESCE(k.pending, 0)
+		NULLIF(p.settled_at, 0)
 		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
-		LEFT JOIN (SELECT lane, COUNT(*) AS parked, SUM(state <> 'dead') AS pending FROM postrider_parked WHERE pipe = ? GROUP BY lane) AS k ON k.lane = p.lane
-		WHERE p.pipe = ? ORDER BY p.lane`, at, s.box.Pipe, s.box.Pipe)
+		WHERE p.pipe = ? ORDER BY p.lane`, at, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -166,7 +119,7 @@ func (s *Store) laneStates(ctx context.Context, q db.Querier, at int64, st *ops.
 		var l ops.LaneStatus
 		var end int64
 		var settled sql.NullInt64
-		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled, &l.Parked, &l.Pending); err != nil {
+		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled); err != nil {
 			return err
 		}
 		if l.SettledAt = db.Moment(settled); end != 0 {
@@ -186,6 +139,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		return err
 	}
 	var crowded holes.Set
+	var aside [2][]bool // by lane: something that is not dead is set aside, and something that is
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
 		var pos int64
@@ -231,9 +185,11 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 				return err
 			}
 		}
-		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
+		late, alive, dead, err := s.aside(ctx, q, at, l.Lane)
+		if err != nil {
 			return err
 		}
+		l.Lag, aside[0], aside[1] = late, append(aside[0], alive), append(aside[1], dead)
 		l.LagCapped = edge > max(l.Lag, l.Behind)
 		l.Behind = max(l.Behind, edge)
 		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, pos); err != nil {
@@ -245,7 +201,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		st.AddLag(l)
 		st.Capped = st.Capped || seen >= limit
 	}
-	return nil
+	return s.parkedCounts(ctx, q, st, aside)
 }
 
 // edge is the age of a lane's first row behind a number and some more rows. If laneCounts counts
@@ -311,32 +267,46 @@ func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, la
 	return n, seen, oldest, errors.Join(rows.Err(), rows.Close())
 }
 
-// parkedLag is how late the oldest parked record of a lane is. Of one that a person
-// sends again, its first age is not how late it is.
-func (s *Store) parkedLag(ctx context.Context, q db.Querier, at int64, lane store.Lane) (time.Duration, error) {
+// aside is what one lane has set aside: how late the oldest such record is, and whether there
+// is one that is not dead, and one that is. Of a record that a person sends again, its first age
+// is not how late it is.
+func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lane store.Lane) (late time.Duration, alive, dead bool, err error) {
 	var oldest sql.NullInt64
-	err := q.QueryRowContext(ctx, `SELECT MIN(CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
-		ELSE GREATEST(created_at, COALESCE(not_before, 0)) END) FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead'`,
-		s.box.Pipe, lane).Scan(&oldest)
+	err = q.QueryRowContext(ctx, `SELECT (SELECT expected FROM postrider_parked FORCE INDEX (of_late) WHERE pipe = ? AND lane = ? AND expected IS NOT NULL ORDER BY expected LIMIT 1),
+		EXISTS (SELECT 1 FROM postrider_parked FORCE INDEX (of_lane) WHERE pipe = ? AND lane = ? AND state = 'dead')`,
+		s.box.Pipe, lane, s.box.Pipe, lane).Scan(&oldest, &dead)
 	if err != nil || !oldest.Valid {
-		return 0, err
+		return 0, false, dead, err
 	}
-	return max(0, -db.Until(at, oldest.Int64)), nil
+	return max(0, -db.Until(at, oldest.Int64)), true, dead, nil
 }
 
-func (s *Store) parkedCounts(ctx context.Context, q db.Querier, _ int64, st *ops.Status) error {
-	rows, err := q.QueryContext(ctx, `SELECT state, COUNT(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.box.Pipe)
+// statesFactor times the limit of a lane is how far the parked records of a pipe are
+// counted, by state: the first by number.
+const statesFactor = 5
+
+// parkedCounts counts what is set aside, by an index that has all that is read.
+func (s *Store) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status, aside [2][]bool) error {
+	limit := int64(min(s.opts.CountLimit, math.MaxInt/statesFactor) * statesFactor)
+	var parts []string
+	var args []any
+	for state := store.Scheduled; state <= store.Dead; state++ {
+		parts = append(parts, `(SELECT lane, state FROM postrider_parked FORCE INDEX (of_state) WHERE pipe = ? AND state = ? ORDER BY seq LIMIT ?)`)
+		args = append(args, s.box.Pipe, state.String(), limit)
+	}
+	rows, err := q.QueryContext(ctx, `SELECT lane, state, COUNT(*) FROM (`+strings.Join(parts, " UNION ALL ")+`) AS x GROUP BY lane, state`, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	var found []ops.ParkedIn
 	for rows.Next() {
-		var name string
-		var n int64
-		if err := rows.Scan(&name, &n); err != nil {
+		var one ops.ParkedIn
+		if err := rows.Scan(&one.Lane, &one.State, &one.N); err != nil {
 			return err
 		}
-		st.Parked[name] = n
+		found = append(found, one)
 	}
+	st.AddParked(found, aside, limit)
 	return rows.Err()
 }
