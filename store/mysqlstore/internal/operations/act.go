@@ -93,7 +93,9 @@ func (s Acts) States(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 }
 
 // Holds lists the paused keys and lanes of the pipe.
-func (s Acts) Holds(ctx context.Context, q db.Querier) ([]ops.Hold, error) { return s.holds(ctx, q, "") }
+func (s Acts) Holds(ctx context.Context, q db.Querier) ([]ops.Hold, error) {
+	return s.holds(ctx, q, "")
+}
 
 // holds lists those on a condition.
 func (s Acts) holds(ctx context.Context, q db.Querier, and string, args ...any) (holds []ops.Hold, err error) {
