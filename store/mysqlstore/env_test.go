@@ -92,7 +92,7 @@ func (e *env) setBack(ctx context.Context, d time.Duration) error {
 
 func (e *env) Features() storetest.Features {
 	return storetest.Features{
-		Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
+		Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true, LateSentTimes: true,
 	}
 }
 
