@@ -174,6 +174,10 @@ func within(set holes.Set, seq int64) bool {
 	return false
 }
 
+// droppedLooked is how many ranges of numbers that were given up are looked at, the newest. Few
+// ever have a row.
+const droppedLooked = 10_000
+
 // beyond reports whether as many messages of the lane are before it as its owner may have in
 // its hands, as the view does.
 func (s Finder) beyond(ctx context.Context, life *ops.MessageLife, pos holes.Position) (bool, error) {
@@ -188,8 +192,10 @@ func (s Finder) beyond(ctx context.Context, life *ops.MessageLife, pos holes.Pos
 	}
 	err = s.DB.QueryRowContext(ctx, `SELECT COUNT(*) FROM (
 		(SELECT 1 FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? AND seq < ? LIMIT ?)
-		UNION ALL (SELECT 1 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE lane = ? AND `+open+` LIMIT ?)) AS x`,
-		life.Lane, pos.At, life.Seq, reach, life.Lane, reach).Scan(&before)
+		UNION ALL (SELECT 1 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE lane = ? AND `+open+` LIMIT ?)
+		UNION ALL (SELECT 1 FROM (SELECT low, high FROM postrider_dropped WHERE pipe = ? ORDER BY high DESC LIMIT ?) AS d
+			JOIN postrider_outbox o FORCE INDEX (PRIMARY) ON o.seq BETWEEN d.low AND d.high WHERE o.lane = ? AND o.seq <= ? LIMIT ?)) AS x`,
+		life.Lane, pos.At, life.Seq, reach, life.Lane, reach, s.Pipe, droppedLooked, life.Lane, pos.At, reach).Scan(&before)
 	return before >= reach, err
 }
 
