@@ -138,20 +138,22 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 	if err != nil {
 		return err
 	}
+	lanes := make([]store.Lane, len(st.Lanes))
+	for i := range st.Lanes {
+		lanes[i] = st.Lanes[i].Lane
+	}
+	positions, err := s.box.Positions(ctx, q, lanes, "")
+	if err != nil {
+		return err
+	}
 	var crowded holes.Set
-	var aside [2][]bool // by lane: something that is not dead is set aside, and something that is
+	late, aside, err := s.aside(ctx, q, at, len(lanes))
+	if err != nil {
+		return err
+	}
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
-		var pos int64
-		var text string
-		err := q.QueryRowContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.box.Pipe, l.Lane).Scan(&pos, &text)
-		if err != nil {
-			return err
-		}
-		p, err := db.Position(pos, text)
-		if err != nil {
-			return err
-		}
+		p := positions[l.Lane]
 		if crowded == nil && len(p.Open) >= mostOpen {
 			crowded = p.Open
 			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
@@ -185,14 +187,10 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 				return err
 			}
 		}
-		late, alive, dead, err := s.aside(ctx, q, at, l.Lane)
-		if err != nil {
-			return err
-		}
-		l.Lag, aside[0], aside[1] = late, append(aside[0], alive), append(aside[1], dead)
+		l.Lag = late[l.Lane]
 		l.LagCapped = edge > max(l.Lag, l.Behind)
 		l.Behind = max(l.Behind, edge)
-		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, pos); err != nil {
+		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, p.At); err != nil {
 			return err
 		}
 		l.Lag = max(l.Lag, l.Behind)
@@ -239,12 +237,20 @@ func (s *Store) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l 
 }
 
 // count looks at the rows of a lane that fit, up to a limit, and counts those that pass the
-// filter; oldest is the time of the oldest of these.
+// filter; oldest is the time of the oldest of these or, without a filter, of the first that is due.
 func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, lane store.Lane, where string, limit int64) (n, seen int64, oldest sql.NullInt64, err error) {
 	const time = `GREATEST(created_at, COALESCE(not_before, 0))`
-	rest := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where + ` ORDER BY seq LIMIT ?`
-	if filter.IsZero() {
-		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT `+time+` AS at`+rest+`) AS x`, lane, limit).Scan(&n, &oldest)
+	from := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where
+	rest := from + ` ORDER BY seq LIMIT ?`
+	if filter.IsZero() { // by the index alone, and then the first row that is due
+		var last sql.NullInt64
+		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MAX(seq) FROM (SELECT seq`+rest+`) AS x`, lane, limit).Scan(&n, &last)
+		if err == nil && n > 0 {
+			err = q.QueryRowContext(ctx, `SELECT `+time+from+` AND seq <= ? AND COALESCE(not_before, 0) <= `+db.Now+` ORDER BY seq LIMIT 1`, lane, last.Int64).Scan(&oldest)
+		}
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
 		return n, n, oldest, err
 	}
 	rows, err := q.QueryContext(ctx, `SELECT `+time+`, `+db.Filtered(filter, "")+rest, lane, limit)
@@ -267,18 +273,34 @@ func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, la
 	return n, seen, oldest, errors.Join(rows.Err(), rows.Close())
 }
 
-// aside is what one lane has set aside: how late the oldest such record is, and whether there
-// is one that is not dead, and one that is. Of a record that a person sends again, its first age
-// is not how late it is.
-func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lane store.Lane) (late time.Duration, alive, dead bool, err error) {
-	var oldest sql.NullInt64
-	err = q.QueryRowContext(ctx, `SELECT (SELECT expected FROM postrider_parked FORCE INDEX (of_late) WHERE pipe = ? AND lane = ? AND expected IS NOT NULL ORDER BY expected LIMIT 1),
-		EXISTS (SELECT 1 FROM postrider_parked FORCE INDEX (of_lane) WHERE pipe = ? AND lane = ? AND state = 'dead')`,
-		s.box.Pipe, lane, s.box.Pipe, lane).Scan(&oldest, &dead)
-	if err != nil || !oldest.Valid {
-		return 0, false, dead, err
+// never is the column expected of a dead letter: last in the index, where it holds nothing up.
+const never = math.MaxInt64
+
+// aside is what each lane has set aside: how late the oldest such record is, and whether there is
+// one that is not dead, and one that is. Of a record that a person sends again, its first age is
+// not how late it is.
+func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lanes int) (late []time.Duration, some [2][]bool, err error) {
+	late, some = make([]time.Duration, lanes), [2][]bool{make([]bool, lanes), make([]bool, lanes)}
+	rows, err := q.QueryContext(ctx, `SELECT c.lane,
+		(SELECT k.expected FROM postrider_parked k FORCE INDEX (of_late) WHERE k.pipe = c.pipe AND k.lane = c.lane ORDER BY k.expected LIMIT 1),
+		(SELECT k.seq FROM postrider_parked k FORCE INDEX (of_lane) WHERE k.pipe = c.pipe AND k.lane = c.lane AND k.state = 'dead' ORDER BY k.seq LIMIT 1) IS NOT NULL
+		FROM postrider_progress c WHERE c.pipe = ?`, s.box.Pipe)
+	if err != nil {
+		return late, some, err
 	}
-	return max(0, -db.Until(at, oldest.Int64)), true, dead, nil
+	defer rows.Close()
+	for rows.Next() {
+		var lane store.Lane
+		var oldest sql.NullInt64
+		var dead bool
+		if err := rows.Scan(&lane, &oldest, &dead); err != nil {
+			return late, some, err
+		}
+		if some[0][lane], some[1][lane] = oldest.Valid && oldest.Int64 < never, dead; some[0][lane] {
+			late[lane] = max(0, -db.Until(at, oldest.Int64))
+		}
+	}
+	return late, some, errors.Join(rows.Err(), rows.Close())
 }
 
 // statesFactor times the limit of a lane is how far the parked records of a pipe are
