@@ -66,6 +66,11 @@ func TestTheFinderAndTheViewAgree(t *testing.T) {
 				t.Errorf("key %s: first %+v, error %v, want %d", key, life.First, err, want)
 			}
 		}
+		// A heartbeat further ahead than twice its ttl was written before the clock was set back.
+		o.exec(`UPDATE postrider_relay SET alive_until = ` + now + ` + 3 * ttl`)
+		if n := o.count(`SELECT COUNT(*) FROM postrider_messages WHERE lock_owner IS NOT NULL OR state = 'InProgress'`); n != 0 {
+			t.Errorf("%d messages have an owner whose heartbeat is of the future", n)
+		}
 		filter, err := json.Marshal(store.Filter{Topics: []string{"elsewhere"}})
 		if err != nil {
 			t.Fatal(err)
