@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -147,7 +148,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		return err
 	}
 	var crowded holes.Set
-	late, aside, err := s.aside(ctx, q, at, len(lanes))
+	late, aside, err := s.aside(ctx, q, at, lanes)
 	if err != nil {
 		return err
 	}
@@ -279,28 +280,43 @@ const never = math.MaxInt64
 // aside is what each lane has set aside: how late the oldest such record is, and whether there is
 // one that is not dead, and one that is. Of a record that a person sends again, its first age is
 // not how late it is.
-func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lanes int) (late []time.Duration, some [2][]bool, err error) {
-	late, some = make([]time.Duration, lanes), [2][]bool{make([]bool, lanes), make([]bool, lanes)}
-	rows, err := q.QueryContext(ctx, `SELECT c.lane,
-		(SELECT k.expected FROM postrider_parked k FORCE INDEX (of_late) WHERE k.pipe = c.pipe AND k.lane = c.lane ORDER BY k.expected LIMIT 1),
-		(SELECT k.seq FROM postrider_parked k FORCE INDEX (of_lane) WHERE k.pipe = c.pipe AND k.lane = c.lane AND k.state = 'dead' ORDER BY k.seq LIMIT 1) IS NOT NULL
-		FROM postrider_progress c WHERE c.pipe = ?`, s.box.Pipe)
-	if err != nil {
-		return late, some, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var lane store.Lane
-		var oldest sql.NullInt64
-		var dead bool
-		if err := rows.Scan(&lane, &oldest, &dead); err != nil {
+//
+// Each lane has a part with its number: MySQL does not read an index in its order for the lane of
+// an outer row.
+func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lanes []store.Lane) (late []time.Duration, some [2][]bool, err error) {
+	late, some = make([]time.Duration, len(lanes)), [2][]bool{make([]bool, len(lanes)), make([]bool, len(lanes))}
+	const atOnce = 64
+	for few := range slices.Chunk(lanes, atOnce) {
+		var parts []string
+		var args []any
+		for _, lane := range few {
+			parts = append(parts, `(SELECT lane, 0 AS dead, expected FROM postrider_parked FORCE INDEX (of_late) WHERE pipe = ? AND lane = ? ORDER BY expected LIMIT 1)`,
+				`(SELECT lane, 1, seq FROM postrider_parked FORCE INDEX (of_lane) WHERE pipe = ? AND lane = ? AND state = 'dead' ORDER BY seq LIMIT 1)`)
+			args = append(args, s.box.Pipe, lane, s.box.Pipe, lane)
+		}
+		rows, err := q.QueryContext(ctx, strings.Join(parts, " UNION ALL "), args...)
+		if err != nil {
 			return late, some, err
 		}
-		if some[0][lane], some[1][lane] = oldest.Valid && oldest.Int64 < never, dead; some[0][lane] {
-			late[lane] = max(0, -db.Until(at, oldest.Int64))
+		for rows.Next() {
+			var lane store.Lane
+			var kind int
+			var found int64
+			if err := rows.Scan(&lane, &kind, &found); err != nil {
+				return late, some, errors.Join(err, rows.Close())
+			}
+			switch {
+			case kind == 1:
+				some[1][lane] = true
+			case found < never:
+				some[0][lane], late[lane] = true, max(0, -db.Until(at, found))
+			}
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return late, some, err
 		}
 	}
-	return late, some, errors.Join(rows.Err(), rows.Close())
+	return late, some, nil
 }
 
 // statesFactor times the limit of a lane is how far the parked records of a pipe are

@@ -106,7 +106,7 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 			q.Limit, q.Bare = 50, true
 			most := int64(60)
 			if q.Key != "" { // those of the key are sorted
-				most = 2700
+				most = 2750
 			}
 			reads(fmt.Sprintf("dead list %+v", q), most, func() error {
 				list, err := office.Admin.Parked(t.Context(), q)
