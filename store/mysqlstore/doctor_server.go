@@ -106,6 +106,10 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 			need["DELETE"] = "DELETE FROM " + t.table
 			need["INSERT"] = "INSERT INTO " + t.table + " SELECT * FROM " + t.table
 		}
+		if t.table == "postrider_parked" { // one column of it is computed
+			const columns = "pipe, seq, lane, state, captures, due_at, attempts, class, code, error, " + db.MessageColumns
+			need["INSERT"] = "INSERT INTO " + t.table + " (" + columns + ") SELECT " + columns + " FROM " + t.table
+		}
 		if t.table == "postrider_info" {
 			delete(need, "DELETE")
 			delete(need, "INSERT")
