@@ -19,7 +19,7 @@ func (s *Store) Office() *ops.Office {
 	at := desk{s}
 	office := &ops.Office{
 		Kind: "mysql", Version: Version,
-		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: at, Roles: at,
+		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: operations.Samples{Outbox: s.box}, Roles: at,
 		Holds: true, Finder: operations.Finder{Outbox: s.box}, Orders: operations.Orders{Outbox: s.box}, Stops: operations.Stops{Outbox: s.box},
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "compare the counts of postrider_messages by state yourself; PostgreSQL has them",
