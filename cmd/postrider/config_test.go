@@ -94,7 +94,7 @@ func TestCompletionOfNames(t *testing.T) {
 	if got := complete("doctor", "--only", ""); !strings.Contains(got, "privileges\n") {
 		t.Errorf("the checks are %q", got)
 	}
-	if got := complete("status", "-o", ""); !strings.HasPrefix(got, "text\njson\njsonl\nyaml\ncsv\n") {
+	if got := complete("status", "-o", ""); !strings.HasPrefix(got, "text\nwide\njson\njsonl\nyaml\ncsv\n") {
 		t.Errorf("the formats are %q", got)
 	}
 }
