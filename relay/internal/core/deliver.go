@@ -167,8 +167,7 @@ func (l *lane) holds(b *batch, key string) bool {
 	if b.parked {
 		return b.failed.has(key)
 	}
-	_, ok := l.captured[key]
-	return ok
+	return l.captured.Has(key)
 }
 
 // chunk picks what the next call of the lane's batch holds.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/store"
 )
@@ -35,7 +36,7 @@ type lane struct {
 	paused    bool // at the cap of parked keys
 	stopped   bool // by a person
 
-	captured  map[string]captive
+	captured  captive.Keys
 	known     bool      // when the queues of the captured keys are due
 	gaps      mark.Gaps // as of the last view
 	gapCount  int

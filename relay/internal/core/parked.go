@@ -5,6 +5,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
@@ -118,7 +119,7 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	// A dead letter that will be skipped holds its key too, until it is recorded:
 	// else a crash could bring it back behind what was sent after it.
 	if key := p.Message.Key; key != "" && (p.Captures || p.State == store.Dead) {
-		l.capture(b, &p)
+		l.captured.Capture(captive.Park{Key: key, Seq: p.Seq, At: p.at, Retry: p.State == store.Retry}, b.parked)
 		if b.parked {
 			if b.failed == nil {
 				b.failed = keySet{}
@@ -198,8 +199,7 @@ func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
 func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
 	key := b.msgs[i].Key
 	if !b.parked {
-		_, captured := l.captured[key]
-		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= maxParked(&e.cfg)
+		full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= maxParked(&e.cfg)
 		if full || !e.othersWork(s.name) {
 			return false
 		}
@@ -228,7 +228,7 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	if suspected { // what is known of it holds
 		l.suspects[b.meta[i].Seq] = before
 	}
-	l.waitFor(b.msgs[i].Key, s.name)
+	l.captured.WaitFor(b.msgs[i].Key, s.name)
 }
 
 func parkFor(err *broker.Error) park { return park{Park: mark.Park(err)} }
