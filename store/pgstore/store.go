@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 	"github.com/postrider/postrider/store/pgstore/internal/tail"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // Defaults of Options.

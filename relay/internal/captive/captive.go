@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 )
 
@@ -180,4 +181,45 @@ func (k Keys) Due(most int, now time.Duration, opens func(place string) time.Dur
 		keys = append(keys, d.key)
 	}
 	return keys
+}
+
+// Soonest returns the earlier of two due times, where has says whether there is the first one.
+func Soonest(has bool, at, other time.Duration) time.Duration {
+	if !has {
+		return other
+	}
+	return min(at, other)
+}
+
+// The most records of one queue that a parked read takes before the next queue, and those of a
+// lane at its cap, which pauses until a queue is empty.
+const (
+	depth     = 8
+	depthFull = 24
+)
+
+// Depth adapts how many records are read of each queue: as long as queues are long
+// and none is served alone, the next read takes more of fewer.
+func Depth(now, found, keys, asked int, full bool) int {
+	most := depth
+	if full {
+		most = depthFull
+	}
+	switch {
+	case 4*found >= 3*asked:
+		return min(2*now, most)
+	case 2*found < asked && keys >= asked/now:
+		return max(now/2, 1)
+	}
+	return now
+}
+
+// Missed reports whether a queue that was named brought nothing: its head is not
+// due, or the queue is empty.
+func Missed(found []postrider.Message, keys []string) bool {
+	has := make(map[string]bool, len(keys))
+	for i := range found {
+		has[found[i].Key] = true
+	}
+	return slices.ContainsFunc(keys, func(key string) bool { return !has[key] })
 }

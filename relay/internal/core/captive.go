@@ -1,7 +1,6 @@
 package core
 
 import (
-	"slices"
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/captive"
@@ -37,7 +36,7 @@ func (e *Engine) rearm(l *lane) {
 	l.hasDue, l.due = l.hasSingle, l.single
 	for _, c := range l.captured {
 		if c.Timed {
-			l.due = soonest(l.hasDue, l.due, max(c.Due, e.opens(c.Place)))
+			l.due = captive.Soonest(l.hasDue, l.due, max(c.Due, e.opens(c.Place)))
 			l.hasDue = true
 		}
 	}
@@ -59,13 +58,6 @@ func (e *Engine) opens(place string) time.Duration {
 		return s.pause.until + 2*e.cfg.OutageBase
 	}
 	return s.pause.until
-}
-
-func soonest(has bool, at, other time.Duration) time.Duration {
-	if !has {
-		return other
-	}
-	return min(at, other)
 }
 
 // planFreed looks again once a destination works.
@@ -99,7 +91,7 @@ func (e *Engine) queueBehind(l *lane, key string, seq int64) {
 	if !l.known {
 		look += e.cfg.TTL
 	}
-	l.due = soonest(l.hasDue, l.due, look)
+	l.due = captive.Soonest(l.hasDue, l.due, look)
 	l.hasDue = true
 }
 
@@ -127,7 +119,7 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 func (e *Engine) release(l *lane, b *batch) {
 	for i := range b.msgs {
 		key := b.msgs[i].Key
-		if b.meta[i].State == store.Scheduled || b.failed.has(key) {
+		if b.meta[i].State == store.Scheduled || b.failed.Has(key) {
 			continue
 		}
 		if l.captured.Release(key, b.meta[i].Seq, b.meta[i].Last, l.paused, e.now) {
@@ -237,10 +229,10 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 		l.setSingle(sb.Parked, e.now)
 		e.rearm(l)
 		// One that is bounded may have been left out for the bytes of others.
-		if (!sb.More || len(b.msgs) == 0 && r.Within == 0) && e.missed(b, r.Keys) {
+		if (!sb.More || len(b.msgs) == 0 && r.Within == 0) && captive.Missed(b.msgs, r.Keys) {
 			l.refresh = true
 		}
-		l.deepen(len(b.msgs), len(r.Keys), r.MaxRecords)
+		l.depth = captive.Depth(l.depth, len(b.msgs), len(r.Keys), r.MaxRecords, l.paused)
 	}
 	if len(b.msgs) == 0 {
 		// What is due by the view and not by the read is looked for a little later.
@@ -254,29 +246,4 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 	l.waits++
 	l.idle = false // the log has its turn
 	e.enqueue(l, b)
-}
-
-// deepen adapts how many records are read of each queue: as long as queues are long
-// and none is served alone, the next read takes more of fewer.
-func (l *lane) deepen(found, keys, asked int) {
-	most := queueDepth
-	if l.paused {
-		most = queueDepthFull
-	}
-	switch {
-	case 4*found >= 3*asked:
-		l.depth = min(2*l.depth, most)
-	case 2*found < asked && keys >= asked/l.depth:
-		l.depth = max(l.depth/2, 1)
-	}
-}
-
-// missed reports whether a queue that was named brought nothing: its head is not
-// due, or the queue is empty.
-func (e *Engine) missed(b *batch, keys []string) bool {
-	found := keySet{}
-	for i := range b.msgs {
-		found.add(b.msgs[i].Key)
-	}
-	return slices.ContainsFunc(keys, func(key string) bool { return !found.has(key) })
 }

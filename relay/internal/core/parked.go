@@ -8,13 +8,17 @@ import (
 	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
 // wantsParked reports whether the lane's pipeline must run empty for its parked
 // records. After some turns in a row a normal batch goes first.
 func (e *Engine) wantsParked(l *lane) bool {
-	if len(l.requests) > 0 {
+	switch {
+	case l.owes() && e.ending(l):
+		return false
+	case len(l.requests) > 0:
 		return true
 	}
 	due := l.refresh || l.hasDue && e.now >= l.due
@@ -122,7 +126,7 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 		l.captured.Capture(captive.Park{Key: key, Seq: p.Seq, At: p.at, Retry: p.State == store.Retry}, b.parked)
 		if b.parked {
 			if b.failed == nil {
-				b.failed = keySet{}
+				b.failed = sets.Keys{}
 			}
 			b.failed[key] = struct{}{}
 		}
@@ -130,9 +134,9 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	}
 	if p.State == store.Retry || p.State == store.Scheduled {
 		if p.Message.Key == "" || !p.Captures {
-			l.hasSingle, l.single = true, soonest(l.hasSingle, l.single, p.at)
+			l.hasSingle, l.single = true, captive.Soonest(l.hasSingle, l.single, p.at)
 		}
-		l.hasDue, l.due = true, soonest(l.hasDue, l.due, p.at)
+		l.hasDue, l.due = true, captive.Soonest(l.hasDue, l.due, p.at)
 	}
 	if !b.parked {
 		l.records++

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // looks returns what a snapshot saw that ran these transactions.

@@ -1,0 +1,125 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/ahead"
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
+)
+
+// A store may return messages ahead of the read of the table that settles them. They are
+// sent, and either acknowledged or forgotten: the table's batch brings all of them again,
+// resolves those that were acknowledged, and handles the others as if nothing had been. So
+// positions, attempts and parked records come from the table alone. After any doubt the
+// lane's next read goes to the table, and the store begins anew.
+
+// mayAhead reports whether messages of the lane may go ahead: nothing is wrong with lane or
+// sink, and all that is sent is sent whole.
+func (e *Engine) mayAhead(l *lane) bool {
+	return e.cfg.Store.Ahead && e.cfg.Claim == nil && !e.wary && len(e.scopes)+len(e.rows) == 0 && !e.ending(l) && !l.stopped &&
+		l.crashes == 0 && l.narrow == 0 && l.hold == pause{} && len(l.suspects) == 0 && !l.stuck()
+}
+
+// ending reports whether nothing new of the lane is to be begun.
+func (e *Engine) ending(l *lane) bool { return e.draining || e.paused || l.releasing }
+
+// owes reports whether something that was sent ahead is not settled yet. Such a lane is read
+// on, also when it is about to be given back, until the table has brought it.
+func (l *lane) owes() bool { return l.ahead.Owes() > 0 }
+
+func (e *Engine) owing() bool {
+	return e.cfg.Store.Ahead && slices.ContainsFunc(e.held, (*lane).owes)
+}
+
+// askAhead lets the store answer ahead, but for one read in each interval of settlements.
+func (e *Engine) askAhead(l *lane, r *store.LaneRead) {
+	if !e.cfg.Store.Ahead {
+		return
+	}
+	waiting := 0
+	for _, b := range l.queue {
+		if b.ahead {
+			waiting += len(b.msgs)
+		}
+	}
+	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Keep: 10 * e.cfg.TTL, Window: e.cfg.Window, Waiting: waiting})
+	if e.ending(l) { // no more than what it owes
+		r.MaxRecords = max(min(r.MaxRecords, l.ahead.Owes()), 1)
+	}
+}
+
+// forgetAhead drops what was read ahead and is not on its way.
+func (e *Engine) forgetAhead(l *lane) {
+	if !e.cfg.Store.Ahead {
+		return
+	}
+	l.ahead.Forget()
+	l.queue = slices.DeleteFunc(l.queue, func(b *batch) bool {
+		switch {
+		case !b.ahead:
+			return false
+		case l.call != nil && l.call.b == b:
+			b.stale = true
+			return false
+		}
+		e.forget(l, b)
+		return true
+	})
+}
+
+// goesAhead reports whether the rest of a batch may still go ahead.
+func (e *Engine) goesAhead(l *lane, b *batch) bool {
+	if b.stale || !e.mayAhead(l) {
+		return false
+	}
+	for i := b.next; i < len(b.msgs); i++ {
+		if l.ahead.Has(b.meta[i].Seq) || b.meta[i].DueIn > 0 || l.holds(b, b.msgs[i].Key) {
+			return false
+		}
+	}
+	return true
+}
+
+// wentAhead takes in the answer to a call with messages ahead.
+func (e *Engine) wentAhead(c *call, errs []error) {
+	l, b := c.lane, c.b
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		errs = nil
+		e.allAcked(c)
+	}
+	fact := port.DeliveryDone{Lane: l.id, Took: e.now - c.sentAt}
+	for j := range c.size() {
+		switch {
+		case errs == nil:
+			l.ahead.Acked(b.meta[c.at(j)].Seq, e.now)
+		case len(errs) != c.size():
+		case errs[j] == nil:
+			l.ahead.Acked(b.meta[c.at(j)].Seq, e.now)
+			fact.Acked, fact.Bytes = fact.Acked+1, fact.Bytes+b.msgs[c.at(j)].Size()
+			e.noteAck(c, e.placeOf(&b.msgs[c.at(j)]))
+		default:
+			if k := int(broker.Classify(errs[j]).Class); k < len(fact.Classes) {
+				fact.Classes[k]++
+			}
+		}
+	}
+	b.delivered = 0 // nothing is settled by it
+	if errs != nil {
+		e.tell(fact)
+		e.forgetAhead(l)
+	}
+}
+
+// resolveAhead resolves what the batch has of messages that were acknowledged ahead of it.
+func (e *Engine) resolveAhead(l *lane, b *batch) {
+	if b.parked || !l.ahead.HasAny(b.meta) {
+		return
+	}
+	b.goSlow()
+	b.sent = true
+	todo := len(b.todo)
+	b.todo = slices.DeleteFunc(b.todo, func(i int) bool { return l.ahead.Brought(b.meta[i].Seq) })
+	b.delivered += todo - len(b.todo)
+}
