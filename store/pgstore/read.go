@@ -108,6 +108,14 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	if len(reads) == 0 {
 		return nil, nil
 	}
+	var sent []store.Batch
+	var looks uint64
+	if s.early != nil {
+		if sent, reads = s.early.Take(reads, s.knownIdentity()); len(reads) == 0 {
+			return sent, nil
+		}
+		looks = s.early.Begin(reads)
+	}
 	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
 		return nil, s.box.Wrap("connect", err)
@@ -133,7 +141,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		}
 		return nil, s.box.Wrap("read the outbox", err)
 	}
-	return batches, nil
+	if s.early != nil && r.filter == nil {
+		s.early.Read(looks, reads, batches, &r.look)
+	}
+	return append(sent, batches...), nil
 }
 
 // read returns no batch for a lane without new rows, as most of 64 lanes

@@ -40,6 +40,8 @@ type Bell struct {
 	rows   atomic.Int64 // that reads have returned
 	limits limits
 
+	follows Rows
+
 	mu     sync.Mutex
 	boot   string
 	stop   context.CancelFunc // nil: not listening
