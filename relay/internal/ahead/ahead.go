@@ -15,9 +15,16 @@ const share = 2
 
 // Lane is the state of one lane.
 type Lane struct {
-	answered uint64                  // number of the newest read whose answer holds, 0: something was forgotten since
-	lookedAt time.Duration           // the interval in which the table was read last
-	acked    map[int64]time.Duration // when messages were acknowledged, by number
+	answered uint64         // number of the newest read whose answer holds, 0: something was forgotten since
+	lookedAt time.Duration  // the interval in which the table was read last
+	sent     map[int64]sent // by number, until the table brings them
+	acked    int            // of them
+}
+
+// sent is a message that was sent.
+type sent struct {
+	at    time.Duration
+	acked bool
 }
 
 // Limits bound what goes ahead.
@@ -30,20 +37,23 @@ type Limits struct {
 }
 
 // Owes is how many messages were acknowledged that the table has not brought.
-func (l *Lane) Owes() int { return len(l.acked) }
+func (l *Lane) Owes() int { return l.acked }
+
+// Sent is how many messages were sent that the table has not brought.
+func (l *Lane) Sent() int { return len(l.sent) }
 
 // Ask prepares a read. may: messages may go ahead.
 func (l *Lane) Ask(r *store.LaneRead, may bool, lim Limits) {
 	r.Known = l.answered
-	now, room := 1+lim.Now/lim.Interval, lim.Window/share-lim.Waiting-len(l.acked)
+	now, room := 1+lim.Now/lim.Interval, lim.Window/share-lim.Waiting-len(l.sent)
 	if may && r.Known > 0 && l.lookedAt == now && room > 0 {
 		r.Ahead, r.MaxRecords = true, min(r.MaxRecords, room)
 		return
 	}
 	l.lookedAt = now
-	for seq, at := range l.acked {
-		if at < lim.Now-lim.Keep { // its row was removed
-			delete(l.acked, seq)
+	for seq, m := range l.sent {
+		if m.at < lim.Now-lim.Keep { // its row was removed
+			l.Brought(seq)
 		}
 	}
 }
@@ -64,36 +74,44 @@ func (l *Lane) Answered(r *store.LaneRead, b *store.Batch) bool {
 // Forget makes the next read go to the table, and the store begin anew.
 func (l *Lane) Forget() { l.answered = 0 }
 
-// Acked notes that a message was acknowledged.
-func (l *Lane) Acked(seq int64, now time.Duration) {
-	if l.acked == nil {
-		l.acked = map[int64]time.Duration{}
+// Note notes that a message was sent, and whether it was acknowledged. Otherwise its fate may be
+// open until the table brings it.
+func (l *Lane) Note(seq int64, now time.Duration, acked bool) {
+	if l.sent == nil {
+		l.sent = map[int64]sent{}
 	}
-	l.acked[seq] = now
+	l.Brought(seq)
+	if l.sent[seq] = (sent{now, acked}); acked {
+		l.acked++
+	}
 }
 
-// Has reports whether the message was acknowledged and the table has not brought it.
+// Has reports whether the message was sent and the table has not brought it.
 func (l *Lane) Has(seq int64) bool {
-	_, ok := l.acked[seq]
+	_, ok := l.sent[seq]
 	return ok
 }
 
 // HasAny reports whether some of these were.
 func (l *Lane) HasAny(meta []store.Meta) bool {
-	return len(l.acked) > 0 && slices.ContainsFunc(meta, func(m store.Meta) bool { return l.Has(m.Seq) })
+	return len(l.sent) > 0 && slices.ContainsFunc(meta, func(m store.Meta) bool { return l.Has(m.Seq) })
 }
 
 // Brought notes that the table has brought the message, and reports whether it was
 // acknowledged before.
 func (l *Lane) Brought(seq int64) bool {
-	had := l.Has(seq)
-	delete(l.acked, seq)
-	return had
+	m := l.sent[seq]
+	delete(l.sent, seq)
+	if m.acked {
+		l.acked--
+	}
+	return m.acked
 }
 
-// Clear forgets what was acknowledged, and returns how many messages that were.
+// Clear forgets what was sent, and returns how many messages were acknowledged.
 func (l *Lane) Clear() int {
-	n := len(l.acked)
-	clear(l.acked)
+	n := l.acked
+	clear(l.sent)
+	l.acked = 0
 	return n
 }

@@ -85,28 +85,25 @@ func (e *Engine) goesAhead(l *lane, b *batch) bool {
 // wentAhead takes in the answer to a call with messages ahead.
 func (e *Engine) wentAhead(c *call, errs []error) {
 	l, b := c.lane, c.b
-	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		errs = nil
+	all := !slices.ContainsFunc(errs, func(err error) bool { return err != nil })
+	if all {
 		e.allAcked(c)
 	}
 	fact := port.DeliveryDone{Lane: l.id, Took: e.now - c.sentAt}
 	for j := range c.size() {
-		switch {
-		case errs == nil:
-			l.ahead.Acked(b.meta[c.at(j)].Seq, e.now)
-		case len(errs) != c.size():
-		case errs[j] == nil:
-			l.ahead.Acked(b.meta[c.at(j)].Seq, e.now)
-			fact.Acked, fact.Bytes = fact.Acked+1, fact.Bytes+b.msgs[c.at(j)].Size()
-			e.noteAck(c, e.placeOf(&b.msgs[c.at(j)]))
-		default:
+		m, acked := &b.msgs[c.at(j)], all || len(errs) == c.size() && errs[j] == nil
+		l.ahead.Note(b.meta[c.at(j)].Seq, e.now, acked)
+		if acked && !all {
+			fact.Acked, fact.Bytes = fact.Acked+1, fact.Bytes+m.Size()
+			e.noteAck(c, e.placeOf(m))
+		} else if len(errs) == c.size() && errs[j] != nil {
 			if k := int(broker.Classify(errs[j]).Class); k < len(fact.Classes) {
 				fact.Classes[k]++
 			}
 		}
 	}
 	b.delivered = 0 // nothing is settled by it
-	if errs != nil {
+	if !all {
 		e.tell(fact)
 		e.forgetAhead(l)
 	}

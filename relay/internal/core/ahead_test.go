@@ -1,0 +1,230 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
+)
+
+// aheadRig leads a lane whose table was read, and which may be asked ahead.
+func aheadRig(t *testing.T, cfg port.Config) *rig {
+	t.Helper()
+	cfg.Store.Ahead = true
+	r := newRig(t, cfg)
+	r.lead(1)
+	if rd := r.asked(); rd.Ahead || rd.Known != 0 || rd.Number == 0 {
+		t.Fatalf("the first read asks ahead: %+v", rd)
+	}
+	r.read()
+	r.woken()
+	return r
+}
+
+// woken ends the pending Wait.
+func (r *rig) woken() {
+	r.t.Helper()
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
+}
+
+// asked is the only lane of the oldest Read, which stays.
+func (r *rig) asked() store.LaneRead {
+	r.t.Helper()
+	rd := take[port.Read](r)
+	r.acts = append(r.acts, rd)
+	return rd.Reads[0]
+}
+
+// goes answers the oldest Read ahead with messages of these keys.
+func (r *rig) goes(keys ...string) store.Batch {
+	r.t.Helper()
+	rd := r.asked()
+	if !rd.Ahead {
+		r.t.Fatalf("the table is asked: %+v", rd)
+	}
+	b := r.batch(0, "", keys...)
+	b.Position, b.Ahead = rd.After, true
+	r.read(b)
+	return b
+}
+
+// table waits for a read of the table, which is not answered.
+func (r *rig) table() store.LaneRead {
+	r.t.Helper()
+	for range 100 {
+		if rd, ok := maybe[port.Read](r); ok && !rd.Reads[0].Ahead {
+			r.acts = append(r.acts, rd)
+			return rd.Reads[0]
+		} else if ok {
+			r.step(port.ReadDone{ID: rd.ID})
+		}
+		r.pass(10 * time.Millisecond)
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+		}
+	}
+	r.t.Fatal("the table is never read")
+	return store.LaneRead{}
+}
+
+// brought is the batch of the table with messages that went ahead.
+func brought(b store.Batch, pos string) store.Batch {
+	return store.Batch{Lane: b.Lane, Messages: b.Messages, Meta: b.Meta, Position: store.Position(pos)}
+}
+
+// What was acknowledged ahead of the table settles nothing, is not sent again when the table
+// brings it, and is counted then.
+//
+// Promises: O, Q
+func TestAheadIsSettledByTheTable(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	b := r.goes("a", "b")
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m1 m2]")
+	none[port.Settle](r)
+	rd := r.table()
+	if rd.Known == 0 || string(rd.After) != "p0" {
+		t.Errorf("the table's read forgets: %+v", rd)
+	}
+	r.read(brought(b, "p1"))
+	none[port.Deliver](r)
+	s := r.settle(0)
+	wantEqual(t, "settled", fmt.Sprintf("%s %d %d", s.Position, s.Delivered, len(s.Park)), "p1 2 0")
+	if r.e.held[0].owes() || r.e.msgs != 0 || r.e.bytes != 0 {
+		t.Errorf("left: %+v", r.e.held[0])
+	}
+}
+
+// A message ahead that is not acknowledged is forgotten, with all behind it: no attempt is
+// counted and nothing parked. The next read goes to the table, which knows nothing of it.
+//
+// Promises: O, Q
+func TestAheadThatFailsIsForgotten(t *testing.T) {
+	for name, err := range map[string]error{
+		"failed": failed, "unknown": unknown, "rejected": rejected, "not tried": broker.ErrNotTried,
+		"outage": broker.Outage(errTest, "down", ""), "throttled": broker.Throttled(errTest, "slow", "", time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			b := r.goes("a", "b", "a")
+			r.woken()
+			behind := r.goes("b")
+			r.deliver(err, nil, err)
+			none[port.Deliver](r) // behind is forgotten too
+			wantEqual(t, "parked", len(factsOf[port.RecordParked](r)), 0)
+			rd := r.table()
+			wantEqual(t, "known", rd.Known, uint64(0))
+			r.read(brought(store.Batch{Messages: append(b.Messages, behind.Messages...), Meta: append(b.Meta, behind.Meta...)}, "p1"))
+			wantEqual(t, "sent again", fmt.Sprint(ids(r.deliver(failed, broker.ErrNotTried, nil))), "[m1 m3 m4]")
+			s := r.settle(0)
+			wantEqual(t, "parked", drawn(s.Park), "m1 retry captures #1, m3 waiting")
+			wantEqual(t, "delivered", s.Delivered, 2)
+		})
+	}
+}
+
+// What may not go as it is goes by way of the table: of a captured key, scheduled, told twice,
+// and everything while something does not work.
+//
+// Promises: O, C
+func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
+	for name, spoil := range map[string]func(*rig, *store.Batch){
+		"captured":  func(r *rig, b *store.Batch) { r.e.held[0].captured["b"] = r.e.held[0].captured["b"] },
+		"scheduled": func(r *rig, b *store.Batch) { b.Meta[1].DueIn = time.Minute },
+		"brake":     func(r *rig, b *store.Batch) { r.e.rows["orders"] = streak{n: 1} },
+		"outage":    func(r *rig, b *store.Batch) { r.e.scope("elsewhere") },
+		"hold":      func(r *rig, b *store.Batch) { r.e.held[0].hold.until = r.now - 1 },
+		"stopped":   func(r *rig, b *store.Batch) { r.e.held[0].stopped = true },
+		"crashes":   func(r *rig, b *store.Batch) { r.e.held[0].crashes = 1 },
+		"twice":     func(r *rig, b *store.Batch) { r.e.held[0].ahead.Note(2, r.now, true) },
+		"forgotten": func(r *rig, b *store.Batch) { r.e.forgetAhead(r.e.held[0]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			rd := take[port.Read](r)
+			b := r.batch(0, "p0", "a", "b")
+			b.Ahead = true
+			spoil(r, &b)
+			r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+			none[port.Deliver](r)
+			if r.e.msgs != 0 || r.e.held[0].msgs != 0 {
+				t.Errorf("%d messages are held", r.e.msgs)
+			}
+		})
+	}
+	r := newRig(t, port.Config{Store: store.Info{Ahead: true}, Claim: func(store.Lane, int64, *postrider.Message) string { return "" }})
+	r.lead(1)
+	r.read()
+	r.woken()
+	if r.asked().Ahead {
+		t.Error("a payload may be fetched before its row is visible")
+	}
+}
+
+// What an answer is lost of, or what is no longer wanted, is not asked for again ahead.
+//
+// Promises: O
+func TestALostAnswerIsNotContinuedAhead(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	r.step(port.ReadDone{ID: take[port.Read](r).ID, Err: errTest})
+	wantEqual(t, "known", r.table().Known, uint64(0))
+}
+
+// A lane has at most half of its window ahead, and a read of the table finds room beside it.
+//
+// Promises: G
+func TestAheadHasHalfOfTheWindow(t *testing.T) {
+	r := aheadRig(t, port.Config{Window: 4, Page: 4})
+	wantEqual(t, "asked", r.asked().MaxRecords, 2)
+	r.goes("a", "b")
+	r.deliver()
+	r.woken()
+	if rd := r.asked(); rd.Ahead || rd.MaxRecords != 2 {
+		t.Errorf("asked %+v", rd)
+	}
+}
+
+// Who leaves with messages that went ahead reads on until the table has brought them: the next
+// owner sends none again.
+//
+// Promises: D
+func TestADrainSettlesWhatWentAhead(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	b := r.goes("a")
+	r.deliver()
+	r.step(port.Drain{})
+	none[port.Lease](r)
+	rd := r.table()
+	wantEqual(t, "asked for", rd.MaxRecords, 1)
+	r.read() // it is not visible yet
+	rd = r.table()
+	late := r.batch(0, "", "c")
+	r.read(brought(store.Batch{Messages: append(late.Messages, b.Messages...), Meta: append(late.Meta, b.Meta...)}, "p1"))
+	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
+	s := take[port.Settle](r)
+	wantEqual(t, "settled", s.Settlements[0].Delivered, 2)
+	r.step(port.Settled{ID: s.ID})
+	wantEqual(t, "leave", take[port.Lease](r).Req.Leave, true)
+	if len(factsOf[port.DrainCutOff](r)) > 0 {
+		t.Error("the drain was cut off")
+	}
+}
+
+// A drain that cannot learn of the table's row says what will be sent again.
+//
+// Promises: D
+func TestADrainSaysWhatWentAheadForNothing(t *testing.T) {
+	r := aheadRig(t, port.Config{DrainTimeout: time.Second})
+	r.goes("a")
+	r.deliver()
+	r.step(port.Drain{})
+	r.pass(1100 * time.Millisecond)
+	said := factsOf[port.DrainCutOff](r)
+	if len(said) != 1 || said[0].Messages != 1 {
+		t.Errorf("said %+v", said)
+	}
+	wantEqual(t, "leave", take[port.Lease](r).Req.Leave, true)
+}
