@@ -25,13 +25,13 @@ type Lane struct {
 type sent struct {
 	at    time.Duration
 	acked bool
+	seen  bool // it stands in a batch of the table
 }
 
 // Limits bound what goes ahead.
 type Limits struct {
 	Now      time.Duration
 	Interval time.Duration // the table is read once in each
-	Keep     time.Duration // how long the table may take to bring what was acknowledged
 	Window   int           // most messages unsettled
 	Waiting  int           // messages ahead in memory
 }
@@ -51,8 +51,31 @@ func (l *Lane) Ask(r *store.LaneRead, may bool, lim Limits) {
 		return
 	}
 	l.lookedAt = now
+}
+
+// Saw notes that the lane's reader has a batch of the table with these messages.
+func (l *Lane) Saw(meta []store.Meta) {
+	for i := range meta {
+		if m, ok := l.sent[meta[i].Seq]; ok {
+			m.seen = true
+			l.sent[meta[i].Seq] = m
+		}
+	}
+}
+
+// Lost notes that the reader has dropped batches, and reads them again.
+func (l *Lane) Lost() {
 	for seq, m := range l.sent {
-		if m.at < lim.Now-lim.Keep { // its row was removed
+		m.seen = false
+		l.sent[seq] = m
+	}
+}
+
+// Complete notes a read of the table behind which nothing was ready. It was asked at that time,
+// and the reader has all that it brought: rows that were sent so long before are gone.
+func (l *Lane) Complete(asked, keep time.Duration) {
+	for seq, m := range l.sent {
+		if !m.seen && m.at < asked-keep {
 			l.Brought(seq)
 		}
 	}
@@ -81,7 +104,7 @@ func (l *Lane) Note(seq int64, now time.Duration, acked bool) {
 		l.sent = map[int64]sent{}
 	}
 	l.Brought(seq)
-	if l.sent[seq] = (sent{now, acked}); acked {
+	if l.sent[seq] = (sent{at: now, acked: acked}); acked {
 		l.acked++
 	}
 }

@@ -25,13 +25,14 @@ func (e *Engine) mayAhead(l *lane) bool {
 // ending reports whether nothing new of the lane is to be begun.
 func (e *Engine) ending(l *lane) bool { return e.draining || e.paused || l.releasing }
 
-// owes reports whether something that was sent ahead is not settled yet. Such a lane is read
-// on, also when it is about to be given back, until the table has brought it.
+// owes reports whether something that was acknowledged ahead is not settled yet.
 func (l *lane) owes() bool { return l.ahead.Owes() > 0 }
 
-func (e *Engine) owing() bool {
-	return e.cfg.Store.Ahead && slices.ContainsFunc(e.held, (*lane).owes)
-}
+// goesOn reports whether a lane that is about to be given back works as before, until the
+// table has brought what went ahead. What a person has paused does not.
+func (e *Engine) goesOn(l *lane) bool { return l.owes() && !e.paused && !l.stopped }
+
+func (e *Engine) owing() bool { return e.cfg.Store.Ahead && slices.ContainsFunc(e.held, e.goesOn) }
 
 // askAhead lets the store answer ahead, but for one read in each interval of settlements.
 func (e *Engine) askAhead(l *lane, r *store.LaneRead) {
@@ -44,7 +45,7 @@ func (e *Engine) askAhead(l *lane, r *store.LaneRead) {
 			waiting += len(b.msgs)
 		}
 	}
-	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Keep: 10 * e.cfg.TTL, Window: e.cfg.Window, Waiting: waiting})
+	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Window: e.cfg.Window, Waiting: waiting})
 	if e.ending(l) { // no more than what it owes
 		r.MaxRecords = max(min(r.MaxRecords, l.ahead.Owes()), 1)
 	}
@@ -85,7 +86,7 @@ func (e *Engine) goesAhead(l *lane, b *batch) bool {
 // wentAhead takes in the answer to a call with messages ahead.
 func (e *Engine) wentAhead(c *call, errs []error) {
 	l, b := c.lane, c.b
-	all := !slices.ContainsFunc(errs, func(err error) bool { return err != nil })
+	all := errs == nil || len(errs) == c.size() && !slices.ContainsFunc(errs, func(err error) bool { return err != nil })
 	if all {
 		e.allAcked(c)
 	}

@@ -228,3 +228,183 @@ func TestADrainSaysWhatWentAheadForNothing(t *testing.T) {
 	}
 	wantEqual(t, "leave", take[port.Lease](r).Req.Leave, true)
 }
+
+// A sink that answers too little has acknowledged nothing: what it did not answer for is sent
+// again when the table brings it.
+//
+// Promises: L
+func TestAShortAnswerAheadAcknowledgesNothing(t *testing.T) {
+	for name, errs := range map[string][]error{"one": {nil}, "none": {}, "three": {nil, nil, nil}} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			b := r.goes("a", "b")
+			r.step(port.Delivered{ID: take[port.Deliver](r).ID, Errs: errs})
+			wantEqual(t, "owed", r.e.held[0].ahead.Owes(), 0)
+			r.table()
+			r.read(brought(b, "p1"))
+			wantEqual(t, "sent again", fmt.Sprint(ids(r.deliver())), "[m1 m2]")
+		})
+	}
+}
+
+// What was acknowledged ahead is remembered as long as the table may bring it, however long a
+// person, an outage or a backlog keeps it away, and forgotten once its row is gone.
+//
+// Promises: D
+func TestWhatWentAheadIsRemembered(t *testing.T) {
+	for name, keep := range map[string]func(*rig){
+		"paused lane": func(r *rig) {
+			r.e.held[0].stopped = true
+			r.pass(time.Minute)
+			r.e.held[0].stopped, r.e.held[0].idle = false, false
+			r.step(port.Tick{})
+		},
+		"outage": func(r *rig) {
+			for range 30 {
+				if rd, ok := maybe[port.Read](r); ok {
+					r.step(port.ReadDone{ID: rd.ID, Err: errTest})
+				}
+				r.pass(time.Second)
+			}
+		},
+		"backlog": func(r *rig) {
+			for i := range 30 {
+				r.table()
+				b := r.batch(0, fmt.Sprint("b", i), "z")
+				b.More = true
+				r.read(b)
+				r.deliver()
+				r.pass(time.Second)
+			}
+		},
+		"stuck": func(r *rig) { // it stands behind a message that the sink does not take
+			r.table()
+			late := r.batch(0, "b", "y")
+			late.More = true
+			r.read(late)
+			if rd, ok := maybe[port.Read](r); ok {
+				r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{brought(store.Batch{Messages: r.kept.Messages, Meta: r.kept.Meta}, "p1")}})
+				r.kept = store.Batch{}
+			}
+			for range 30 {
+				if d, ok := maybe[port.Deliver](r); ok {
+					r.step(port.Delivered{ID: d.ID, Errs: []error{unknown}})
+				}
+				if rd, ok := maybe[port.Read](r); ok {
+					r.step(port.ReadDone{ID: rd.ID})
+				}
+				r.pass(time.Second)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			r.kept = r.goes("a", "b")
+			r.deliver()
+			r.pass(100 * time.Millisecond)
+			keep(r)
+			if r.kept.Messages != nil {
+				r.table()
+				r.read(brought(r.kept, "p1"))
+			}
+			for range 20 {
+				if d, ok := maybe[port.Deliver](r); ok {
+					if got := fmt.Sprint(ids(d)); got != "[m3]" {
+						t.Errorf("sent again: %s", got)
+					}
+					r.step(port.Delivered{ID: d.ID})
+				}
+				r.pass(time.Second)
+			}
+			if r.e.held[0].owes() {
+				t.Error("something is still owed")
+			}
+		})
+	}
+	r := aheadRig(t, port.Config{})
+	r.goes("a")
+	r.deliver()
+	for range 300 {
+		if rd, ok := maybe[port.Read](r); ok {
+			r.step(port.ReadDone{ID: rd.ID})
+		}
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+		}
+		r.pass(100 * time.Millisecond)
+	}
+	if r.e.held[0].owes() {
+		t.Error("a row that is gone is owed for ever")
+	}
+}
+
+// In a pause nothing is read or sent, also of a lane that owes. Who leaves then says what will be
+// sent again.
+//
+// Promises: C
+func TestAPauseHoldsALaneThatOwes(t *testing.T) {
+	for name, pause := range map[string]func(*rig){
+		"pipe": func(r *rig) {
+			g := r.grant()
+			g.Paused = true
+			r.now += 700 * time.Millisecond
+			r.step(port.Tick{})
+			r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
+		},
+		"lane": func(r *rig) { r.e.held[0].stopped = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			r.goes("a")
+			r.deliver()
+			if w, ok := maybe[port.Wait](r); ok {
+				r.step(port.Woke{ID: w.ID})
+			}
+			if rd, ok := maybe[port.Read](r); ok {
+				r.step(port.ReadDone{ID: rd.ID})
+			}
+			pause(r)
+			if w, ok := maybe[port.Wait](r); ok {
+				r.step(port.Woke{ID: w.ID})
+			}
+			none[port.Read](r)
+			r.e.held[0].releasing = true
+			r.step(port.Tick{})
+			none[port.Read](r)
+			wantEqual(t, "lanes", len(r.e.held), 1)
+			r.step(port.Drain{})
+			none[port.Read](r)
+			said := factsOf[port.DrainCutOff](r)
+			if len(said) != 1 || said[0].Messages != 1 {
+				t.Errorf("said %+v", said)
+			}
+		})
+	}
+}
+
+// A lane that owes is given back as soon as the table has brought it, and works until then.
+//
+// Promises: D
+func TestAHandOverWaitsForTheTable(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	b := r.goes("a")
+	r.deliver()
+	r.e.held[0].releasing = true
+	r.step(port.Tick{})
+	wantEqual(t, "lanes", len(r.e.held), 1)
+	for !r.e.held[0].idle || r.e.waiting != 0 {
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+			break
+		}
+	}
+	rd := take[port.Read](r)
+	if rd.Reads[0].Ahead {
+		t.Error("a lane that is given back asks ahead")
+	}
+	r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{brought(b, "p1")}})
+	s := take[port.Settle](r)
+	wantEqual(t, "settled", s.Settlements[0].Delivered, 1)
+	r.step(port.Settled{ID: s.ID})
+	wantEqual(t, "released", fmt.Sprint(take[port.Lease](r).Req.Release), "[{0 11}]")
+}

@@ -73,7 +73,7 @@ func (e *Engine) deliverNext(l *lane) {
 			e.forgetAhead(l)
 			continue
 		}
-		if e.paused && !b.sent && !b.marking && !l.owes() {
+		if e.paused && !b.sent && !b.marking {
 			return
 		}
 		if b.alone != nil && b.alone.outage {

@@ -52,7 +52,7 @@ func (e *Engine) planDrain() {
 func (e *Engine) shedAll() {
 	lost := 0
 	for _, l := range e.held {
-		if e.cutOff {
+		if l.owes() && (e.cutOff || !e.goesOn(l) || e.overCap(l)) { // the table will not be read
 			lost += l.ahead.Clear()
 		}
 		e.parkRest(l)
@@ -189,7 +189,7 @@ func (e *Engine) holdsBack(l *lane) bool { return e.now < l.hold.until || e.sink
 // be a duplicate without a fault. A hand-over waits for it, parkRest ends it in a drain.
 func (e *Engine) shed(l *lane) {
 	e.forgetAhead(l)
-	if l.owes() && e.ending(l) { // it comes again, behind these batches at the latest
+	if e.goesOn(l) && e.ending(l) { // it comes again, behind these batches at the latest
 		return
 	}
 	keep := l.done
@@ -222,6 +222,7 @@ func (e *Engine) shed(l *lane) {
 // after all, and must not continue behind what was dropped.
 func (l *lane) rewind(keep int) {
 	l.readPos, l.idle = nil, false // nil: as settled
+	l.ahead.Lost()
 	for _, b := range l.queue[:keep] {
 		if b.pos != nil {
 			l.readPos = b.pos

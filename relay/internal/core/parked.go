@@ -16,7 +16,7 @@ import (
 // records. After some turns in a row a normal batch goes first.
 func (e *Engine) wantsParked(l *lane) bool {
 	switch {
-	case l.owes() && e.ending(l):
+	case e.ending(l) && e.goesOn(l):
 		return false
 	case len(l.requests) > 0:
 		return true

@@ -43,11 +43,8 @@ func (e *Engine) room(l *lane) int {
 }
 
 func (e *Engine) mayRead(l *lane) bool {
-	switch {
-	case l.reading || e.now < l.hold.until:
+	if l.reading || e.ending(l) && !e.goesOn(l) || e.now < l.hold.until {
 		return false
-	case e.ending(l):
-		return l.owes() && !l.idle
 	}
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
@@ -58,7 +55,7 @@ func (e *Engine) mayRead(l *lane) bool {
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
 // few records are read: other messages may show that it works.
 func (e *Engine) mayAsk() bool {
-	return e.lease.valid && (!e.draining && !e.paused || e.owing()) && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
+	return e.lease.valid && !e.paused && (!e.draining || e.owing()) && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }
 
 // planRead asks for more wherever there is room, many lanes in one read: those with
@@ -227,7 +224,7 @@ func (e *Engine) onRead(ev port.ReadDone) {
 	for i, l := range op.lanes {
 		r := &op.reads[i]
 		behind := !r.Parked && !bytes.Equal(r.After, l.readPos) // batches that were dropped meanwhile
-		if !e.holds(l) || behind || e.ending(l) && (r.Parked || !l.owes()) {
+		if !e.holds(l) || behind || e.ending(l) && (r.Parked || !e.goesOn(l)) {
 			l.ahead.Forget()
 			continue
 		}
@@ -239,6 +236,9 @@ func (e *Engine) onRead(ev port.ReadDone) {
 			e.leftOut(op, l, sb)
 		}
 		e.accept(l, *r, sb)
+		if !r.Parked && !r.Ahead && (sb == nil || !sb.More) {
+			l.ahead.Complete(op.sentAt, 5*e.cfg.TTL)
+		}
 	}
 }
 
@@ -318,6 +318,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 		e.enqueue(l, b)
 		return
 	}
+	l.ahead.Saw(b.meta)
 	l.readPos = b.pos
 	b.aside, b.end = l.crashes >= crashAside && e.brokerLives() && len(b.msgs) > 0, !sb.More
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
@@ -341,7 +342,7 @@ func (e *Engine) enqueue(l *lane, b *batch) {
 // planWait asks to be woken while some lane has nothing to read.
 func (e *Engine) planWait() {
 	owing, limit := e.owing(), e.pollDelay
-	if !e.lease.valid || (e.draining || e.paused) && !owing || e.waiting != 0 || e.sinkHeld() {
+	if !e.lease.valid || e.paused || e.draining && !owing || e.waiting != 0 || e.sinkHeld() {
 		return
 	}
 	if owing {
