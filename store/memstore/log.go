@@ -79,16 +79,9 @@ func (s *Store) takeAhead(reads []store.LaneRead) (batches []store.Batch, rest [
 		return make([]store.Batch, 0, len(reads)), reads
 	}
 	for i := range reads {
-		r := s.numbered(reads[i])
-		b, ok := s.log.tracker.Take(&r)
-		switch {
-		case !ok:
-			rest = append(rest, r)
-		case len(b.Messages) > 0:
-			batches = append(batches, b)
-		}
+		rest = append(rest, s.numbered(reads[i]))
 	}
-	return batches, rest
+	return s.log.tracker.Take(rest)
 }
 
 func (s *Store) beginRead(reads []store.LaneRead) uint64 {

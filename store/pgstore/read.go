@@ -109,12 +109,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, nil
 	}
 	var sent []store.Batch
-	var looks uint64
 	if s.early != nil {
 		if sent, reads = s.early.Take(reads, s.knownIdentity()); len(reads) == 0 {
 			return sent, nil
 		}
-		looks = s.early.Begin(reads)
 	}
 	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
@@ -127,8 +125,11 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	began := s.bell.Begin()
 	defer func() { r.told(began, reads, batches) }()
 	pipe, err := s.box.ThePipe(ctx, conn)
+	var looks uint64
 	if err == nil {
-		r.filter = pipe.Filter
+		if r.filter = pipe.Filter; s.early != nil && r.filter == nil {
+			looks = s.early.Begin(reads)
+		}
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {

@@ -29,6 +29,7 @@ const (
 	laneBytes = 1 << 20                // of the records of a lane that wait
 	mostBytes = 16 << 20               // of all records that wait
 	grace     = 100 * time.Millisecond // how much later than the table the log may tell a record
+	deserted  = time.Minute            // without a read of the lane: another instance has it
 	rest      = 10 * time.Second       // without records ahead, when it was later
 )
 
@@ -57,6 +58,7 @@ type lane struct {
 	look     *xids.Look // of the last complete read since
 	attached bool
 	answered uint64              // number of the newest answered read
+	readAt   time.Time           // when it was answered last
 	told     []told              // in the order of commits
 	bytes    int                 // of its records
 	owed     map[int64]uint32    // told, and not brought by a complete read: transaction by number
@@ -93,7 +95,7 @@ func (t *Tracker) reset(open bool) {
 func (t *Tracker) doubt(l *lane) {
 	t.bytes -= l.bytes
 	t.clock++
-	*l = lane{since: t.clock, answered: l.answered}
+	*l = lane{since: t.clock, answered: l.answered, readAt: l.readAt}
 }
 
 func (k *told) bytes() (n int) {
@@ -143,7 +145,8 @@ func (t *Tracker) tell(l *lane, k told) {
 		return
 	}
 	size := k.bytes()
-	if len(l.told) >= mostTold || len(l.owed) >= 4*mostTold || t.bytes+size > mostBytes { // perhaps nobody reads the lane any more
+	full := len(l.told) >= mostTold || len(l.owed) >= 4*mostTold || t.bytes+size > mostBytes
+	if full || t.now().Sub(l.readAt) > deserted {
 		t.bytes -= l.bytes
 		delete(t.lanes, k.records[0].Lane)
 		return
@@ -162,10 +165,32 @@ func (t *Tracker) tell(l *lane, k told) {
 	l.told = append(l.told, k)
 }
 
-// Take answers a read ahead of the table. ok is false when the table must be read.
-func (t *Tracker) Take(r *store.LaneRead) (b store.Batch, ok bool) {
+// Take answers what it can of a call ahead of the table, and returns the reads that are left.
+func (t *Tracker) Take(reads []store.LaneRead) (batches []store.Batch, rest []store.LaneRead) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	spent := 0
+	for i := range reads {
+		r := reads[i]
+		if r.Within > 0 {
+			r.Within = max(r.Within-spent, 1)
+			r.MaxBytes = min(r.MaxBytes, r.Within)
+		}
+		b, ok := t.take(&r)
+		switch {
+		case !ok:
+			rest = append(rest, r)
+		case len(b.Messages) > 0:
+			batches = append(batches, b)
+		}
+		for i := range b.Messages {
+			spent += b.Messages[i].Size()
+		}
+	}
+	return batches, rest
+}
+
+func (t *Tracker) take(r *store.LaneRead) (b store.Batch, ok bool) {
 	l := t.lanes[r.Lane]
 	if !t.open || l == nil || !r.Ahead || !l.attached || r.Known == 0 || r.Known != l.answered || t.suspended(l) {
 		return b, false
@@ -198,7 +223,7 @@ func (t *Tracker) Take(r *store.LaneRead) (b store.Batch, ok bool) {
 	}
 	b.More = len(l.told) > 0
 	l.bytes, t.bytes = l.bytes-bytes, t.bytes-bytes
-	l.answered = r.Number
+	l.answered, l.readAt = r.Number, t.now()
 	return b, true
 }
 
@@ -233,7 +258,7 @@ func (t *Tracker) Begin(reads []store.LaneRead) (began uint64) {
 		switch {
 		case l == nil:
 			t.clock++
-			t.lanes[r.Lane] = &lane{since: t.clock}
+			t.lanes[r.Lane] = &lane{since: t.clock, readAt: t.now()}
 		case r.Known == 0 || r.Known != l.answered:
 			t.doubt(l)
 		}
@@ -251,7 +276,7 @@ func (t *Tracker) Read(began uint64, r *store.LaneRead, b *store.Batch, complete
 	if l == nil || r.Parked {
 		return
 	}
-	l.answered = r.Number
+	l.answered, l.readAt = r.Number, t.now()
 	if l.since > began || !t.open {
 		l.attached = false
 		return

@@ -102,16 +102,7 @@ func (l *Log) Take(reads []store.LaneRead, identity string) (batches []store.Bat
 	if !same {
 		return nil, reads
 	}
-	for i := range reads {
-		b, ok := l.tracker.Take(&reads[i])
-		switch {
-		case !ok:
-			rest = append(rest, reads[i])
-		case len(b.Messages) > 0:
-			batches = append(batches, b)
-		}
-	}
-	return batches, rest
+	return l.tracker.Take(reads)
 }
 
 // Doubt begins anew, because the pipe is another one.

@@ -61,7 +61,7 @@ SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('wal_level'), curr
  current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)::int,
  current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_get_wal_senders())::int,
  EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $1 AND p.pubinsert AND (p.puballtables
-   OR EXISTS (SELECT FROM pg_publication_rel t WHERE t.prpubid = p.oid AND t.prrelid = (SELECT oid FROM o)))),
+   OR EXISTS (SELECT FROM pg_publication_rel t WHERE t.prpubid = p.oid AND t.prrelid = (SELECT oid FROM o) AND t.prqual IS NULL))),
  coalesce((SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) FROM pg_replication_slots s WHERE s.slot_name = $2), 0)::bigint,
  EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = (SELECT oid FROM o) AND t.tgname = 'postrider_wake')`
 
