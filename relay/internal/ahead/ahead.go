@@ -19,6 +19,8 @@ type Lane struct {
 	lookedAt time.Duration  // the interval in which the table was read last
 	sent     map[int64]sent // by number, until the table brings them
 	acked    int            // of them
+	most     int            // messages that a read in a pause asks for, 0: all that are owed
+	barred   bool           // in the pause: something stands in front of what is owed
 }
 
 // sent is a message that was sent.
@@ -30,10 +32,11 @@ type sent struct {
 
 // Limits bound what goes ahead.
 type Limits struct {
-	Now      time.Duration
-	Interval time.Duration // the table is read once in each
-	Window   int           // most messages unsettled
-	Waiting  int           // messages ahead in memory
+	Now          time.Duration
+	Interval     time.Duration // the table is read once in each
+	Window       int           // most messages unsettled
+	Waiting      int           // messages ahead in memory
+	Rest, Ending bool          // nothing is to be sent; nothing new is to be begun
 }
 
 // Owes is how many messages were acknowledged that the table has not brought.
@@ -51,6 +54,29 @@ func (l *Lane) Ask(r *store.LaneRead, may bool, lim Limits) {
 		return
 	}
 	l.lookedAt = now
+	if !lim.Rest {
+		l.most, l.barred = 0, false
+	}
+	if lim.Rest || lim.Ending {
+		r.MaxRecords = max(min(r.MaxRecords, l.acked), 1)
+	}
+	if l.most > 0 {
+		r.MaxRecords = min(r.MaxRecords, l.most)
+	}
+}
+
+// Barred reports whether a read in the pause found something in front of what is owed.
+func (l *Lane) Barred() bool { return l.barred }
+
+// Only reports whether all these messages are owed. Otherwise the next read in the pause asks
+// for those in front that are.
+func (l *Lane) Only(meta []store.Meta) bool {
+	n := 0
+	for n < len(meta) && l.sent[meta[n].Seq].acked {
+		n++
+	}
+	l.most, l.barred = n, n == 0 && len(meta) > 0
+	return n == len(meta)
 }
 
 // Saw notes that the lane's reader has a batch of the table with these messages.

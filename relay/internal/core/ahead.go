@@ -9,14 +9,11 @@ import (
 	"github.com/postrider/postrider/store"
 )
 
-// A store may return messages ahead of the read of the table that settles them. They are
-// sent, and either acknowledged or forgotten: the table's batch brings all of them again,
-// resolves those that were acknowledged, and handles the others as if nothing had been. So
-// positions, attempts and parked records come from the table alone. After any doubt the
-// lane's next read goes to the table, and the store begins anew.
+// Messages ahead of the read of the table that settles them are acknowledged or forgotten. The
+// table's batch brings all of them again, resolves the acknowledged ones, and handles the others
+// as if nothing had been. After any doubt the next read goes to the table.
 
-// mayAhead reports whether messages of the lane may go ahead: nothing is wrong with lane or
-// sink, and all that is sent is sent whole.
+// mayAhead reports whether messages of the lane may go ahead: nothing is wrong.
 func (e *Engine) mayAhead(l *lane) bool {
 	return e.cfg.Store.Ahead && e.cfg.Claim == nil && !e.wary && len(e.scopes)+len(e.rows) == 0 && !e.ending(l) && !l.stopped &&
 		l.crashes == 0 && l.narrow == 0 && l.hold == pause{} && len(l.suspects) == 0 && !l.stuck()
@@ -29,8 +26,11 @@ func (e *Engine) ending(l *lane) bool { return e.draining || e.paused || l.relea
 func (l *lane) owes() bool { return l.ahead.Owes() > 0 }
 
 // goesOn reports whether a lane that is about to be given back works as before, until the
-// table has brought what went ahead. What a person has paused does not.
-func (e *Engine) goesOn(l *lane) bool { return l.owes() && !e.paused && !l.stopped }
+// table has brought what went ahead. In a pause it takes that alone, and sends nothing.
+func (e *Engine) goesOn(l *lane) bool { return l.owes() && !(e.atRest(l) && l.ahead.Barred()) }
+
+// atRest reports whether a person has paused the pipe or the lane.
+func (e *Engine) atRest(l *lane) bool { return e.paused || l.stopped }
 
 func (e *Engine) owing() bool { return e.cfg.Store.Ahead && slices.ContainsFunc(e.held, e.goesOn) }
 
@@ -45,10 +45,8 @@ func (e *Engine) askAhead(l *lane, r *store.LaneRead) {
 			waiting += len(b.msgs)
 		}
 	}
-	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Window: e.cfg.Window, Waiting: waiting})
-	if e.ending(l) { // no more than what it owes
-		r.MaxRecords = max(min(r.MaxRecords, l.ahead.Owes()), 1)
-	}
+	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Window: e.cfg.Window, Waiting: waiting,
+		Rest: e.atRest(l), Ending: e.ending(l)})
 }
 
 // forgetAhead drops what was read ahead and is not on its way.

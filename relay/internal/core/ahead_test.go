@@ -338,11 +338,11 @@ func TestWhatWentAheadIsRemembered(t *testing.T) {
 	}
 }
 
-// In a pause nothing is read or sent, also of a lane that owes. Who leaves then says what will be
-// sent again.
+// In a pause a lane that owes is read for what it owes, which is settled. Nothing new is sent: where
+// that stands in front, reading ends, and who leaves says what will be sent again.
 //
-// Promises: C
-func TestAPauseHoldsALaneThatOwes(t *testing.T) {
+// Promises: C, D
+func TestAPauseOfALaneThatOwes(t *testing.T) {
 	for name, pause := range map[string]func(*rig){
 		"pipe": func(r *rig) {
 			g := r.grant()
@@ -351,34 +351,49 @@ func TestAPauseHoldsALaneThatOwes(t *testing.T) {
 			r.step(port.Tick{})
 			r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
 		},
-		"lane": func(r *rig) { r.e.held[0].stopped = true },
+		"lane": func(r *rig) { r.e.obey(r.e.held[0], true) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := aheadRig(t, port.Config{})
-			r.goes("a")
-			r.deliver()
-			if w, ok := maybe[port.Wait](r); ok {
-				r.step(port.Woke{ID: w.ID})
-			}
-			if rd, ok := maybe[port.Read](r); ok {
-				r.step(port.ReadDone{ID: rd.ID})
-			}
-			pause(r)
-			if w, ok := maybe[port.Wait](r); ok {
-				r.step(port.Woke{ID: w.ID})
-			}
-			none[port.Read](r)
-			r.e.held[0].releasing = true
-			r.step(port.Tick{})
-			none[port.Read](r)
-			wantEqual(t, "lanes", len(r.e.held), 1)
-			r.step(port.Drain{})
-			none[port.Read](r)
-			said := factsOf[port.DrainCutOff](r)
-			if len(said) != 1 || said[0].Messages != 1 {
-				t.Errorf("said %+v", said)
-			}
-		})
+		for _, barred := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, barred), func(t *testing.T) {
+				r := aheadRig(t, port.Config{})
+				b := r.goes("a", "b")
+				r.deliver()
+				pause(r)
+				r.acts = nil
+				r.step(port.Woke{ID: r.e.waiting})
+				other := r.batch(0, "", "c")
+				all := store.Batch{Messages: append(other.Messages, b.Messages...), Meta: append(other.Meta, b.Meta...)}
+				if !barred { // what is new stands behind
+					all = store.Batch{Messages: append(b.Messages[:1:1], other.Messages...), Meta: append(b.Meta[:1:1], other.Meta...)}
+				}
+				for id, op := range r.e.reads {
+					wantEqual(t, "asked for", op.reads[0].MaxRecords, 2)
+					r.step(port.ReadDone{ID: id, Batches: []store.Batch{brought(all, "p2")}})
+				}
+				if !barred {
+					for id, op := range r.e.reads {
+						wantEqual(t, "asked for", op.reads[0].MaxRecords, 1)
+						r.step(port.ReadDone{ID: id, Batches: []store.Batch{brought(store.Batch{Messages: b.Messages[:1], Meta: b.Meta[:1]}, "p1")}})
+					}
+					if name == "lane" {
+						r.pass(1100 * time.Millisecond)
+					}
+					if s, ok := maybe[port.Settle](r); !ok || s.Settlements[0].Delivered != 1 {
+						t.Errorf("settled %+v", s)
+					}
+					return
+				}
+				wantEqual(t, "reads", len(r.e.reads), 0)
+				none[port.Deliver](r)
+				none[port.Settle](r)
+				r.step(port.Drain{})
+				wantEqual(t, "reads", len(r.e.reads), 0)
+				said := factsOf[port.DrainCutOff](r)
+				if len(said) != 1 || said[0].Messages != 2 {
+					t.Errorf("said %+v", said)
+				}
+			})
+		}
 	}
 }
 

@@ -171,7 +171,7 @@ func (e *Engine) parkedTimeout() time.Duration {
 func (e *Engine) planParked() {
 	p := &e.parked
 	left := e.bytesLeft()
-	if !e.mayAsk() || p.op != 0 || e.now < p.hold.until || left <= 0 {
+	if !e.mayAsk() || e.paused || e.draining || p.op != 0 || e.now < p.hold.until || left <= 0 {
 		return
 	}
 	var op *readOp

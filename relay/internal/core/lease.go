@@ -294,7 +294,10 @@ func (e *Engine) planRelease() {
 			continue
 		}
 		e.shed(l)
-		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 && !l.owes() {
+		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 && !e.goesOn(l) {
+			if n := l.ahead.Clear(); n > 0 {
+				e.tell(port.DrainCutOff{Messages: n})
+			}
 			e.lease.releases = append(e.lease.releases, store.Release{Lane: l.id, Epoch: l.epoch})
 			e.removeLane(l, "released")
 			i-- // the next one has moved up

@@ -49,13 +49,13 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
+	return !l.idle && (!l.stopped || e.goesOn(l)) && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
 // few records are read: other messages may show that it works.
 func (e *Engine) mayAsk() bool {
-	return e.lease.valid && !e.paused && (!e.draining || e.owing()) && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
+	return e.lease.valid && (!e.draining && !e.paused || e.owing()) && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }
 
 // planRead asks for more wherever there is room, many lanes in one read: those with
@@ -232,6 +232,10 @@ func (e *Engine) onRead(ev port.ReadDone) {
 		if !l.ahead.Answered(r, sb) {
 			continue
 		}
+		if !r.Parked && sb != nil && e.atRest(l) && !l.ahead.Only(sb.Meta) {
+			l.ahead.Forget()
+			continue
+		}
 		if sb != nil && sb.More && len(sb.Messages) == 0 {
 			e.leftOut(op, l, sb)
 		}
@@ -298,7 +302,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 		}
 		return
 	}
-	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now}
+	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now, sent: e.paused}
 	for i := range b.msgs {
 		b.bytes += b.msgs[i].Size()
 	}
@@ -342,7 +346,7 @@ func (e *Engine) enqueue(l *lane, b *batch) {
 // planWait asks to be woken while some lane has nothing to read.
 func (e *Engine) planWait() {
 	owing, limit := e.owing(), e.pollDelay
-	if !e.lease.valid || e.paused || e.draining && !owing || e.waiting != 0 || e.sinkHeld() {
+	if !e.lease.valid || (e.draining || e.paused) && !owing || e.waiting != 0 || e.sinkHeld() {
 		return
 	}
 	if owing {

@@ -32,29 +32,35 @@ func New(decode func(row tail.Row, r *ahead.Record) error) *Log {
 }
 
 // words are hashed here and by the server, to know that both put a key into the same lane.
-func words() []string { return []string{"", "k", "order-4711", "Grüße aus der Kürze, 0123456789"} }
+func words() []string { return []string{"", "k", "order-4711", "twelve bytes and some more"} }
 
 // Rows is what the bell is to call.
 func (l *Log) Rows(box *db.Outbox) tail.Rows {
-	sql := `SELECT {{identity}}, (SELECT i.lanes FROM {{schema}}.outbox_info i)`
+	sql := `SELECT {{identity}}, (SELECT i.lanes FROM {{schema}}.outbox_info i), current_setting('server_encoding') = current_setting('client_encoding')`
 	for _, w := range words() {
 		sql += `, hashtextextended('` + w + `', 0)`
 	}
 	return tail.Rows{AboutSQL: box.Render(sql), Opened: l.opened, Closed: l.closed, Told: l.told}
 }
 
-var errHash = errors.New("the server's hash of keys is another one")
+var (
+	errHash     = errors.New("the server's hash of keys is another one")
+	errEncoding = errors.New("the texts of the log are converted") // and hashed before
+)
 
 func (l *Log) opened(about []string) error {
-	if len(about) != 2+len(words()) {
+	if len(about) != 3+len(words()) {
 		return fmt.Errorf("%d columns", len(about))
+	}
+	if about[2] != "t" {
+		return errEncoding
 	}
 	lanes, err := strconv.Atoi(about[1])
 	if err != nil || lanes < 1 {
 		return fmt.Errorf("%q lanes", about[1])
 	}
 	for i, w := range words() {
-		if strconv.FormatInt(int64(hash([]byte(w))), 10) != about[2+i] {
+		if strconv.FormatInt(int64(hash([]byte(w))), 10) != about[3+i] {
 			return errHash
 		}
 	}

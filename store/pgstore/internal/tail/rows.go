@@ -163,11 +163,11 @@ func (s *session) tells(t *told) {
 	}
 }
 
-// shaped notes that the outbox was described again: the publication or the table may have
-// changed, and rows may be missing from before.
-func (s *session) shaped() error {
-	if !s.ahead.Load() {
-		return nil
+// shaped notes that the outbox was described. Again in a session, it means that the publication
+// or the table may have changed, and that rows may be missing: none is passed on before the
+// next look at the server.
+func (s *session) shaped() {
+	if s.shapes.Add(1) > 1 {
+		s.early(false)
 	}
-	return s.bell.follows.Opened(s.about)
 }

@@ -43,9 +43,10 @@ type session struct {
 	messages  int       // since the last beat
 
 	verdict atomic.Pointer[OffError]
-	about   []string    // of the server, nil: unknown
-	ahead   atomic.Bool // rows are passed on
-	safe    atomic.Bool // nobody waits for standbys that we could be taken for
+	about   []string     // of the server, nil: unknown
+	ahead   atomic.Bool  // rows are passed on
+	shapes  atomic.Int64 // how often the outbox was described
+	safe    atomic.Bool  // nobody waits for standbys that we could be taken for
 }
 
 // follow reads the log until it must not or cannot, and returns why.
@@ -94,10 +95,7 @@ func (s *session) start(ctx context.Context) error {
 		return err
 	}
 	if s.bell.follows.Told != nil {
-		if s.about, err = ask(ctx, conn, s.bell.follows.AboutSQL); err != nil {
-			_ = conn.Close(context.WithoutCancel(ctx)) // the error is that of the question
-			return err
-		}
+		s.about, _ = ask(ctx, conn, s.bell.follows.AboutSQL) // without an answer the log is a bell
 	}
 	create := fmt.Sprintf(`CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput (SNAPSHOT 'nothing')`, s.slot)
 	if _, err := conn.Exec(ctx, create).ReadAll(); err != nil {
@@ -251,9 +249,7 @@ func (s *session) hear(data []byte) error {
 		s.tells(&t)
 		s.bell.ring(t.xid)
 	case described:
-		if err := s.shaped(); err != nil {
-			return err
-		}
+		s.shaped()
 	}
 	if t.reply {
 		return s.answer(0)
@@ -294,11 +290,16 @@ func (s *session) watch(ctx context.Context, wake func()) {
 		case <-ticks.C:
 		}
 		limited, cancel := context.WithTimeout(ctx, answerWithin)
+		seen := s.shapes.Load()
+		slow := time.AfterFunc(beat, func() { s.early(false) }) // nobody knows whether commits wait
 		c, err := s.bell.check(limited, s.slot)
+		slow.Stop()
 		cancel()
 		switch {
 		case err == nil:
-			s.early(c.sync == "")
+			if c.sync != "" || seen == s.shapes.Load() {
+				s.early(c.sync == "")
+			}
 			s.safe.Store(true)
 		case ctx.Err() != nil:
 			return
