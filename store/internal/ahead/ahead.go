@@ -169,22 +169,27 @@ func (t *Tracker) tell(l *lane, k told) {
 func (t *Tracker) Take(reads []store.LaneRead) (batches []store.Batch, rest []store.LaneRead) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	spent := 0
+	spent, bound := 0, 0
 	for i := range reads {
 		r := reads[i]
-		if r.Within > 0 {
-			r.Within = max(r.Within-spent, 1)
-			r.MaxBytes = min(r.MaxBytes, r.Within)
+		if bound = max(bound, r.Within); r.Within > 0 {
+			r.MaxBytes = min(r.MaxBytes, max(r.Within-spent, 1))
 		}
 		b, ok := t.take(&r)
 		switch {
 		case !ok:
-			rest = append(rest, r)
+			rest = append(rest, reads[i])
 		case len(b.Messages) > 0:
 			batches = append(batches, b)
 		}
 		for i := range b.Messages {
 			spent += b.Messages[i].Size()
+		}
+	}
+	for i := range rest { // what went ahead is off their bound
+		if r := &rest[i]; bound > 0 && spent > 0 {
+			r.MaxBytes = min(r.MaxBytes, max(bound-spent, 1))
+			r.Within = min(r.Within, max(bound-spent, 1))
 		}
 	}
 	return batches, rest

@@ -219,3 +219,28 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	r.table(false, 101)
 	r.want("")
 }
+
+// All that a call brings is within its bound: what went ahead, and what the reads that are left
+// may bring.
+//
+// Promises: G
+func TestACallIsBoundedAsAWhole(t *testing.T) {
+	r := newRig(t)
+	r.Open()
+	var reads []store.LaneRead
+	for lane := range store.Lane(4) {
+		reads = append(reads, store.LaneRead{Lane: lane, MaxRecords: 10, MaxBytes: 100, Within: 100, Ahead: true, Number: 1})
+	}
+	reads[0].Within = 0
+	began := r.Begin(reads)
+	for i := range reads {
+		r.Read(began, &reads[i], nil, true, &xids.Look{Next: 100})
+		reads[i].Known, reads[i].Number = 1, 2
+		r.Tell(uint32(100+i), []ahead.Record{{Lane: store.Lane(i), Seq: int64(i), Message: postrider.Message{Payload: make([]byte, 40)}}}, true)
+	}
+	reads[0].Known = 0
+	batches, rest := r.Take(reads)
+	if len(batches) != 2 || len(rest) != 2 || rest[0].Lane != 0 || rest[0].Within != 0 || rest[0].MaxBytes != 20 || rest[1].Within != 20 || rest[1].MaxBytes != 20 {
+		t.Errorf("%d batches, left %+v", len(batches), rest)
+	}
+}

@@ -118,7 +118,7 @@ func (c *checked) reason(schema string, pooler bool, hold int64) *OffError {
 	case name != "":
 		return because("name the standbys in synchronous_standby_names", "synchronous_standby_names has %q: the relay would count as a standby for which commits wait", name)
 	case !c.published:
-		return because("run `postrider migrate --tail` as the owner of the outbox", "the publication %q of %s.outbox is missing", Publication(schema), schema)
+		return because("run `postrider migrate --tail` as the owner of the outbox", "the publication %q of %s.outbox is missing, or hides rows", Publication(schema), schema)
 	case c.slots < SlotsLeft:
 		return because(fmt.Sprintf("raise max_replication_slots: %d must stay free beside the relay's", SlotsLeft), "too few replication slots are free")
 	case c.senders < SendersLeft:

@@ -145,6 +145,8 @@ func (b *Bell) Follow(r Rows) { b.follows = r }
 // early begins or ends to pass on rows. Where commits wait for a standby, rows are in the log
 // long before others may see them.
 func (s *session) early(on bool) {
+	s.turning.Lock()
+	defer s.turning.Unlock()
 	r := s.bell.follows
 	if r.Told == nil || on == s.ahead.Load() || on && s.about == nil {
 		return

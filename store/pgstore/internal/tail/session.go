@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,7 @@ type session struct {
 
 	verdict atomic.Pointer[OffError]
 	about   []string     // of the server, nil: unknown
+	turning sync.Mutex   // held while rows begin or end to be passed on
 	ahead   atomic.Bool  // rows are passed on
 	shapes  atomic.Int64 // how often the outbox was described
 	safe    atomic.Bool  // nobody waits for standbys that we could be taken for
