@@ -20,8 +20,8 @@ build: ## the binary, bin/postrider
 	CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o bin/postrider ./cmd/postrider
 
 .PHONY: servers
-servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry, Debezium and Kubernetes)
-	go run ./internal/testserver/install $(if $(ALL),-all)
+servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry, Debezium and Kubernetes; ONLY=buf,apicurio: these alone)
+	go run ./internal/testserver/install $(if $(ALL),-all) $(if $(ONLY),-only $(ONLY))
 
 .PHONY: test
 test: servers ## every test of every module, against real servers

@@ -36,11 +36,15 @@ func (i Inboxes) Migrate(ctx context.Context) error {
 	})
 }
 
-// MakeRoles makes the roles of an inbox on PostgreSQL which are not there, and sets
-// what they may do: see [inbox.RolesSQL].
+// MakeRoles makes the roles of an inbox which are not there, and sets what they may do: see
+// [inbox.RolesSQL] and [inbox.MySQLRoles].
 func (i Inboxes) MakeRoles(ctx context.Context, prefix string) error {
-	if i.Dialect != dialect.Postgres {
-		return errors.New("only PostgreSQL has roles")
+	switch i.Dialect {
+	case dialect.Postgres:
+	case dialect.MySQL:
+		return i.makeMySQLRoles(ctx, prefix)
+	default:
+		return errors.New("only PostgreSQL, MySQL and MariaDB have roles")
 	}
 	text, err := inbox.RolesSQL(i.Schema, prefix)
 	if err != nil {
@@ -60,6 +64,19 @@ func (i Inboxes) MakeRoles(ctx context.Context, prefix string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("make the roles of the inbox: %w", err)
+	}
+	return nil
+}
+
+func (i Inboxes) makeMySQLRoles(ctx context.Context, prefix string) error {
+	all, err := inbox.MySQLRoles(prefix)
+	if err != nil {
+		return err
+	}
+	for _, one := range all {
+		if err := i.write(ctx, func(tx inbox.Conn) error { _, err := tx.ExecContext(ctx, one); return err }); err != nil {
+			return fmt.Errorf("make the roles of the inbox: %w; if the user may not make roles or grant, let an administrator run what `postrider migrate inbox --roles --print-sql` prints", err)
+		}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/routed"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
@@ -89,6 +90,9 @@ func runChild(ctx context.Context, what string, args []string) error {
 		if what == "consume" && len(args) > 1 {
 			name = args[1]
 		}
+		if what == "relay" && len(args) == 5 && args[4] != "" {
+			name += "-" + args[4]
+		}
 		f, err := os.Create(filepath.Join(dir, name+".prof"))
 		if err != nil {
 			return err
@@ -136,16 +140,19 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	defer pool.Close()
 	var sink broker.Sink
 	var closeSink func()
-	if fault == framed {
-		sink, closeSink, err = openFramed(ctx, brokerURL)
-	} else {
+	switch fault {
+	case plainRoute:
+		sink, closeSink, err = routed.Plain(brokerURL)
+	case framed:
+		sink, closeSink, err = routed.Framed(ctx, brokerURL)
+	default:
 		sink, closeSink, err = openSink(brokerName, brokerURL)
 	}
 	if err != nil {
 		return err
 	}
 	defer closeSink()
-	if fault != "" && fault != framed {
+	if fault != "" && fault != framed && fault != plainRoute {
 		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
 			return err
 		}

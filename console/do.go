@@ -45,6 +45,8 @@ type intent struct {
 	Action  string // path of the form
 	Once    string // tells a form that is sent again
 	Counted int64  // records that match
+	// Counting: they are still counted, and the page asks again.
+	Counting bool
 }
 
 type touch struct{ Name, Value string }
@@ -93,6 +95,9 @@ func (q *request) confirm(d deed) error {
 	in.Action, in.Once = "do/"+d.name, rand.Text()
 	p := q.frame(navOf(d.name), in.Title)
 	p.Body, p.Command = in, in.Command
+	if in.Counting {
+		p.Reload = 2
+	}
 	return q.show("confirm", http.StatusOK, p)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/console/internal/count"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -46,6 +47,8 @@ type place struct {
 	keys   keysSeen
 
 	exam examination
+
+	counts count.Counts
 
 	keptMu sync.Mutex
 	keptOf map[string]keptSpan // what the store has kept, by span

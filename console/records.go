@@ -15,9 +15,6 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// planFor is how long counting may take.
-const planFor = 15 * time.Second
-
 // maxSingles is how many records are acted on where the store has no orders.
 const maxSingles = 100
 
@@ -128,11 +125,12 @@ func (q *request) planRecords(kind store.ActKind, v url.Values) (*intent, error)
 	var lanes int
 	var n int64
 	if q.place.office.Has(ops.CanOrder) {
-		ctx, cancel := q.limited(planFor)
-		defer cancel()
-		plan, err := q.place.office.Orders.PlanOrder(ctx, o)
+		plan, since, err := q.counted(o)
 		if err != nil {
 			return nil, fmt.Errorf("count the records: %w", err)
+		}
+		if !since.IsZero() {
+			return q.stillCounting(kind, &o.Match, since, words), nil
 		}
 		n, lanes = plan.Records, len(plan.Lanes)
 		in.Rate, in.Topic = "0", kind == store.ActRetry
@@ -175,6 +173,14 @@ func (q *request) planRecords(kind store.ActKind, v url.Values) (*intent, error)
 	return in, nil
 }
 
+// stillCounting is what a page says until the records are counted. It asks again by itself.
+func (q *request) stillCounting(kind store.ActKind, m *ops.Match, since time.Time, words []string) *intent {
+	return &intent{
+		Title: title(kind) + ": counting", Counting: true, Touches: scope(m), Command: q.place.command(words...),
+		Nothing: fmt.Sprintf("The messages that match have been counted for %s. This page shows the number as soon as it is known. To stop counting, leave the page.", age(time.Since(since))),
+	}
+}
+
 // takes reports whether an act takes messages out of their order, or away.
 func takes(kind store.ActKind) bool { return kind == store.ActDiscard || kind == store.ActSkip }
 
@@ -187,6 +193,9 @@ func (q *request) recount(kind store.ActKind, v url.Values) error {
 	in, err := q.planRecords(kind, v)
 	if err != nil {
 		return err
+	}
+	if in.Counting {
+		return &refusal{http.StatusServiceUnavailable, "nothing was done: the records are being counted once more, which takes longer than usual; send the form again"}
 	}
 	if in.Counted > counted {
 		return &refusal{http.StatusConflict, fmt.Sprintf("nothing was done: %d records matched when the page was shown, and %d do now; open the page of the act again and look at them", counted, in.Counted)}

@@ -275,7 +275,7 @@ func (c Codec) userHeader(w *Wire, f Format, name, value string) {
 // would forge a field of the message.
 func (c Codec) wireName(f Format, name string) (string, bool) {
 	switch name {
-	case ID, Type, Topic, Key, Version, SchemaVersion, Time, Encoded:
+	case ID, Type, Topic, Key, Version, SchemaVersion, Time, Encoded, FrameSize:
 		return "", false
 	}
 	if c.Binding.isContentType(name) || c.Reserved != nil && c.Reserved(name) || strings.HasPrefix(name, EscapePrefix) || f == Debezium && name == DebeziumID {

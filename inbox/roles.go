@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/postrider/postrider/internal/inboxsql"
 )
@@ -28,6 +29,19 @@ func RolesSQL(schema, prefix string) (string, error) {
 		return "", fmt.Errorf("inbox: the prefix of roles %q must be at most %d bytes of text", inboxsql.Clean(prefix, 64), longest)
 	}
 	return inboxsql.RolesSQL(schema, prefix), nil
+}
+
+// MySQLRoles returns the statements that create the roles of an inbox on MySQL or MariaDB, as
+// [RolesSQL] does on PostgreSQL, and grant them their rights on the tables of the session's
+// database. They may be run any number of times, by a user who may create roles and grant; they
+// take no right away. prefix is "" for postrider.
+func MySQLRoles(prefix string) ([]string, error) {
+	const longest = 32 - len("_consumer") // the name of a role
+	prefix = rolePrefix("", prefix)
+	if len(prefix) > longest || strings.ContainsAny(prefix, "'`\\\"\x00\n") {
+		return nil, fmt.Errorf("inbox: the prefix of roles %q must have at most %d bytes and no quotes", prefix, longest)
+	}
+	return inboxsql.MySQLRoles(prefix), nil
 }
 
 // RoleNames returns the names of the roles that [RolesSQL] creates.

@@ -20,11 +20,14 @@ const partitions = 8
 // acknowledged messages survive a kill of its process.
 type source struct{ *brokers.Broker }
 
-// webhook is the only broker without a vendor's client.
-const webhook = "webhook"
+// Brokers that have no consumers. webhook has no vendor's client either.
+const (
+	sns     = "sns"
+	webhook = "webhook"
+)
 
 func brokerNames() []string {
-	names := append(private.Names(), webhook)
+	names := append(private.Names(), sns, webhook)
 	slices.Sort(names)
 	return names
 }
@@ -35,9 +38,12 @@ func openBroker(ctx context.Context, name string) (*source, error) {
 		b   *brokers.Broker
 		err error
 	)
-	if name == webhook {
+	switch name {
+	case sns:
+		b, err = private.LaunchSNS(ctx)
+	case webhook:
 		b, err = openWebhook()
-	} else {
+	default:
 		b, err = private.Launch(ctx, name, testserver.Throughput(), testserver.Durable())
 	}
 	if err != nil {

@@ -74,7 +74,7 @@ func openFeed(ctx context.Context, name string) (*feed, error) {
 	case "redis":
 		f.url = fmt.Sprintf("%s?partitions=%d", b.URL, partitions)
 	}
-	if err := b.Make(ctx, brokers.Topic{Name: topic, Partitions: partitions, Streams: partitions, Single: true}); err != nil {
+	if err := b.Make(ctx, brokers.Topic{Name: topic, Partitions: partitions, Streams: partitions, Single: true, Ordered: true}); err != nil {
 		b.Close()
 		return nil, err
 	}

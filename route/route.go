@@ -92,7 +92,8 @@ type rule struct {
 	match      Match
 	format     envelope.Format
 	topic, key template
-	attributes [4]template
+	attributes [4]template // in the order of attributeNames
+	attributed bool        // one is set
 	headers    []header
 	constant   map[string]string // all headers, if none has a placeholder
 	validate   func(m *postrider.Message) error
@@ -177,8 +178,13 @@ func compile(r *Rule, name string) (made rule, wrong string) {
 		t.may = may
 		*p.to = t
 	}
+	for i := range made.attributes {
+		made.attributed = made.attributed || len(made.attributes[i].parts) > 0
+	}
 	return made, made.compileHeaders(r.Headers)
 }
+
+func attributeNames() [4]string { return [4]string{"source", "subject", "event_type", "data_schema"} }
 
 // compileHeaders parses the templates of the headers.
 func (r *rule) compileHeaders(headers map[string]string) (wrong string) {
@@ -244,58 +250,52 @@ func (t *Table) Destinations() []string {
 }
 
 // Route is an [envelope.Router]. Its errors are of type *[envelope.RouteError].
-func (t *Table) Route(m *postrider.Message) (envelope.Route, error) {
+func (t *Table) Route(m *postrider.Message) (out envelope.Route, err error) {
 	for i := range t.rules {
 		if r := &t.rules[i]; r.match.matches(m) {
-			return r.route(m)
+			err = r.route(&out, m)
+			return out, err
 		}
 	}
-	return envelope.Route{}, &envelope.RouteError{
+	return out, &envelope.RouteError{
 		Code:   envelope.CodeNoRoute,
 		Reason: fmt.Sprintf("no route matches topic %q, type %q: add one, `postrider check` tries it", m.Topic, m.Type),
 	}
 }
 
-func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
-	out := envelope.Route{Format: r.format, Rule: r.name, Headers: r.constant}
+// route sets the route of a message. A pointer saves two copies of a large struct per message.
+func (r *rule) route(out *envelope.Route, m *postrider.Message) error {
+	out.Format, out.Rule, out.Headers = r.format, r.name, r.constant
 	if r.validate != nil {
 		if err := r.validate(m); err != nil {
-			return out, err
+			return err
 		}
 	}
-	for _, p := range [...]struct {
-		what string
-		from *template
-		to   *string
-	}{
-		{"topic", &r.topic, &out.Topic},
-		{"key", &r.key, &out.Key},
-		{"source", &r.attributes[0], &out.Source},
-		{"subject", &r.attributes[1], &out.Subject},
-		{"event_type", &r.attributes[2], &out.Type},
-		{"data_schema", &r.attributes[3], &out.DataSchema},
-	} {
-		if len(p.from.parts) == 0 {
-			continue
+	var missing string
+	if out.Topic, missing = r.topic.of(m); missing != "" {
+		return r.lacks(missing, "topic")
+	}
+	if out.Key, missing = r.key.of(m); missing != "" {
+		return r.lacks(missing, "key")
+	}
+	if r.attributed {
+		for i, to := range [...]*string{&out.Source, &out.Subject, &out.Type, &out.DataSchema} {
+			if *to, missing = r.attributes[i].of(m); missing != "" {
+				return r.lacks(missing, attributeNames()[i])
+			}
 		}
-		text, missing := p.from.of(m)
-		if missing != "" {
-			return out, r.lacks(missing, p.what)
-		}
-		*p.to = text
 	}
 	if out.Topic == "" {
-		return out, r.lacks("topic", "topic")
+		return r.lacks("topic", "topic")
 	}
 	if r.schema != nil {
-		var missing string
-		if out.Schema, missing = r.schema.of(m, out.Topic); missing == "schema_version" {
-			return out, &envelope.RouteError{
+		if missing = r.schema.of(&out.Schema, m, out.Topic); missing == "schema_version" {
+			return &envelope.RouteError{
 				Code: envelope.CodeRoute, Rule: r.name, Field: missing,
 				Reason: "is 0, so the schema is unknown: set Message.SchemaVersion, or schema_version in the route",
 			}
 		} else if missing != "" {
-			return out, r.lacks(missing, "the schema's subject")
+			return r.lacks(missing, "the schema's subject")
 		}
 	}
 	if r.constant == nil && len(r.headers) > 0 {
@@ -304,14 +304,14 @@ func (r *rule) route(m *postrider.Message) (envelope.Route, error) {
 			h := &r.headers[i]
 			text, missing := h.value.of(m)
 			if missing != "" {
-				return out, r.lacks(missing, "header "+h.name)
+				return r.lacks(missing, "header "+h.name)
 			}
 			if text != "" {
 				out.Headers[h.name] = text
 			}
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // lacks returns the error for a message without a value that a template needs.

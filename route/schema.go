@@ -3,6 +3,7 @@ package route
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync/atomic"
 
@@ -48,11 +49,36 @@ type naming struct {
 	version  int32
 	record   template
 
-	last atomic.Pointer[subject] // named last: an allocation less where one topic prevails
+	// Subjects that were named last: an allocation less per message.
+	last   atomic.Pointer[subject]
+	recent [64]atomic.Pointer[subject] // by the hash of the record or the topic
+	seed   maphash.Seed
 }
 
-// subject is that of a topic.
-type subject struct{ topic, name string }
+// subject is that of a topic and a record.
+type subject struct{ topic, record, name string }
+
+// subject names the subject of a topic and a record; "" for no record.
+func (s *naming) subject(topic, record string) string {
+	last := s.last.Load()
+	if last != nil && last.topic == topic && last.record == record {
+		return last.name
+	}
+	at := &s.recent[maphash.String(s.seed, cmp.Or(record, topic))%uint64(len(s.recent))]
+	last = at.Load()
+	if last == nil || last.topic != topic || last.record != record {
+		suffix := record
+		if s.strategy == TopicName {
+			suffix = "value"
+		}
+		// Topic and record may be parts of a whole read, which must not be kept.
+		name := topic + "-" + suffix
+		last = &subject{topic: name[:len(topic)], record: strings.Clone(record), name: name}
+		at.Store(last)
+		s.last.Store(last)
+	}
+	return last.name
+}
 
 // registered returns what the rule says about schemas, nil if its format has none.
 func (r *Rule) registered() (s *naming, wrong string) {
@@ -77,7 +103,7 @@ func (r *Rule) registered() (s *naming, wrong string) {
 			return nil, "match selects sealed payloads by the header " + name + ", and format is confluent, whose readers cannot open them: set format to plain, or remove the header from match"
 		}
 	}
-	s = &naming{strategy: r.Strategy, framing: r.Framing, version: r.SchemaVersion}
+	s = &naming{seed: maphash.MakeSeed(), strategy: r.Strategy, framing: r.Framing, version: r.SchemaVersion}
 	switch {
 	case r.Strategy > TopicRecordName:
 		return nil, "strategy is unknown: use topic, record or topic-record"
@@ -95,31 +121,25 @@ func (r *Rule) registered() (s *naming, wrong string) {
 	return s, ""
 }
 
-// of names the schema of a message in a registry.
-func (s *naming) of(m *postrider.Message, topic string) (n envelope.Schema, missing string) {
+// of sets the schema of a message in a registry to n.
+func (s *naming) of(n *envelope.Schema, m *postrider.Message, topic string) (missing string) {
 	n.Framing = s.framing
 	if s.framing == envelope.Framed {
-		return n, ""
+		return ""
 	}
 	if n.Version = cmp.Or(m.SchemaVersion, s.version); n.Version == 0 {
-		return n, "schema_version"
+		return "schema_version"
 	}
 	if n.Record, missing = s.record.of(m); missing != "" && s.strategy != TopicName {
-		return n, missing
+		return missing
 	}
 	switch s.strategy {
 	case RecordName:
 		n.Subject = n.Record
 	case TopicRecordName:
-		n.Subject = strings.Join([]string{topic, n.Record}, "-")
+		n.Subject = s.subject(topic, n.Record)
 	default:
-		last := s.last.Load()
-		if last == nil || last.topic != topic {
-			name := topic + "-value"
-			last = &subject{name[:len(topic)], name} // topic itself may be a part of a whole read
-			s.last.Store(last)
-		}
-		n.Subject = last.name
+		n.Subject = s.subject(topic, "")
 	}
-	return n, ""
+	return ""
 }

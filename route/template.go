@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,9 +19,29 @@ type template struct {
 // part is a text, or a placeholder if field is set.
 type part struct {
 	text   string // of a placeholder: the text for an empty value
-	field  string
+	field  field
 	header string // for the field header
 	given  bool   // a placeholder has a text
+}
+
+// field is what a placeholder stands for.
+type field uint8
+
+const (
+	fieldNone field = iota
+	fieldTopic
+	fieldKey
+	fieldType
+	fieldID
+	fieldContentType
+	fieldVersion
+	fieldSchemaVersion
+	fieldHeader
+)
+
+// fieldNames are the names of placeholders.
+func fieldNames() []string {
+	return []string{"", "topic", "key", "type", "id", "content_type", "version", "schema_version", "header"}
 }
 
 var errBrace = errors.New("has a brace that is not closed or not opened: write {{ and }} for braces")
@@ -66,16 +87,17 @@ func parse(s string) (template, error) {
 
 func parseHole(s string) (part, error) {
 	var p part
-	p.field, p.text, p.given = strings.Cut(s, "|")
-	if name, ok := strings.CutPrefix(p.field, "header:"); ok {
-		p.field, p.header = "header", name
+	var what string
+	what, p.text, p.given = strings.Cut(s, "|")
+	if name, ok := strings.CutPrefix(what, "header:"); ok {
+		p.field, p.header = fieldHeader, name
 		if name == "" || strings.ContainsAny(name, "{ :") {
 			return p, fmt.Errorf("has {%.60s}: %.40q is not a header name", s, name)
 		}
 		return p, nil
 	}
-	switch p.field {
-	case "topic", "key", "type", "id", "content_type", "version", "schema_version":
+	if at := slices.Index(fieldNames()[:fieldHeader], what); at > 0 {
+		p.field = field(at)
 		return p, nil
 	}
 	return p, fmt.Errorf("has the unknown {%.60s}: use {topic}, {key}, {type}, {id}, {content_type}, {version}, {schema_version} or {header:NAME}", s)
@@ -86,7 +108,7 @@ func (t *template) constant() (string, bool) {
 	switch {
 	case len(t.parts) == 0:
 		return "", true
-	case len(t.parts) == 1 && t.parts[0].field == "":
+	case len(t.parts) == 1 && t.parts[0].field == fieldNone:
 		return t.parts[0].text, true
 	}
 	return "", false
@@ -110,34 +132,34 @@ func (t *template) of(m *postrider.Message) (text, missing string) {
 
 func (p *part) of(m *postrider.Message, may bool) (text, missing string) {
 	switch p.field {
-	case "":
+	case fieldNone:
 		return p.text, ""
-	case "topic":
+	case fieldTopic:
 		text = m.Topic
-	case "key":
+	case fieldKey:
 		text = m.Key
-	case "type":
+	case fieldType:
 		text = m.Type
-	case "id":
+	case fieldID:
 		text = m.ID
-	case "content_type":
+	case fieldContentType:
 		text = m.ContentType
-	case "version":
+	case fieldVersion:
 		text = number(m.Version)
-	case "schema_version":
+	case fieldSchemaVersion:
 		text = number(int64(m.SchemaVersion))
-	case "header":
+	case fieldHeader:
 		text = m.Headers[p.header]
 	}
 	switch {
 	case text != "":
 		return text, ""
-	case p.given || may && p.field == "key":
+	case p.given || may && p.field == fieldKey:
 		return p.text, ""
-	case p.field == "header":
+	case p.field == fieldHeader:
 		return "", "header " + p.header
 	}
-	return "", strings.ReplaceAll(p.field, "_", " ")
+	return "", strings.ReplaceAll(fieldNames()[p.field], "_", " ")
 }
 
 func number(n int64) string {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/postrider/postrider"
 )
@@ -107,7 +109,11 @@ func (s *Set) Check(m *postrider.Message) error {
 	at := 0
 	if m.SchemaVersion != 0 {
 		if at = slices.IndexFunc(versions, func(c compiled) bool { return c.version == m.SchemaVersion }); at < 0 {
-			return invalid(fmt.Sprintf("the version has no schema; the subject has versions %d to %d", versions[0].version, versions[len(versions)-1].version))
+			known := make([]string, len(versions))
+			for i, v := range versions {
+				known[i] = strconv.Itoa(int(v.version))
+			}
+			return invalid("the version has no schema; the subject has " + strings.Join(known, ", "))
 		}
 	}
 	if reason := versions[at].check(m); reason != "" {

@@ -72,6 +72,14 @@ func (p Paired) Verdict(least float64) string {
 	return "undecided: the interval holds the bar; use more rounds, or a quieter machine"
 }
 
+// VerdictMost compares the interval with the highest ratio that is accepted.
+func (p Paired) VerdictMost(most float64) string {
+	if p.High == 0 {
+		return p.Verdict(0)
+	}
+	return Paired{Low: 1 / p.High, High: 1 / p.Low}.Verdict(1 / most)
+}
+
 // Middle returns the median, and sorts the values.
 func Middle(v []float64) float64 {
 	slices.Sort(v)

@@ -10,6 +10,9 @@ func TestPairs(t *testing.T) {
 	if p := Pairs(six[:5]); p.High != 0 || p.Verdict(0.5) == "holds" {
 		t.Errorf("five rounds: %+v", p)
 	}
+	if p := Pairs(six); p.VerdictMost(1.01) != "holds" || p.VerdictMost(0.96) != "broken" || p.VerdictMost(1) == "holds" || Pairs(six[:5]).VerdictMost(2) == "holds" {
+		t.Errorf("at most: %+v", p)
+	}
 	thirteen := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
 	if p := Pairs(thirteen); p.Low != 3 || p.High != 11 || p.Median != 7 || p.Verdict(5) == "holds" {
 		t.Errorf("%+v", p)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,6 +58,9 @@ func (s *Sink) encode(w *envelope.Wire, pipe string, m *postrider.Message) (*ent
 	}
 	e := &entry{queue: s.to.name(r.Topic)}
 	if err := s.to.problem(e.queue); err != nil {
+		if errors.As(err, new(misfit)) {
+			return e, r, broker.Outage(err, s.badName, e.queue)
+		}
 		return e, r, broker.Rejected(err, s.badName, e.queue)
 	}
 	grouped := false // the group is the key

@@ -28,8 +28,8 @@ const (
 	codeKMS         = "KMS"           // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
 	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
 	codeTooLarge    = "TOO_LARGE"     // the message is above the limit of queue or topic: claim large payloads
-	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue: use a route with a valid one
-	codeTopicName   = "TOPIC_NAME"    // the topic is no name of a topic of SNS: use a route with a valid one
+	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeTopicName   = "TOPIC_NAME"    // the topic is no name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
 	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue or topic needs one
 )
 
@@ -71,8 +71,10 @@ func refusal(err error, about subject) error {
 	switch {
 	case errors.As(err, &signing):
 		return broker.Outage(fmt.Errorf("no usable credentials: %w; %s", signing.Err, setCredentials), codeCredentials, "")
-	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &lookup):
-		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", err), "", "")
+	case errors.As(err, &lookup):
+		return broker.Outage(fmt.Errorf("the service cannot be reached: %w; check the region or the endpoint", lookup), "", "")
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", dial), "", "")
 	case about.sending:
 		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", about.name)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -97,7 +99,7 @@ func answered(err error, about *subject) error {
 		return nil
 	}
 	code := shortCode(api.ErrorCode())
-	err = fmt.Errorf("%s: %s", code, api.ErrorMessage())
+	err = fmt.Errorf("%s: %s", code, strings.TrimSuffix(api.ErrorMessage(), "."))
 	if denied(code) {
 		return about.denied(err)
 	}

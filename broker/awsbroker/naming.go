@@ -55,6 +55,11 @@ func plainName(queue string) string {
 	return queue
 }
 
+// misfit is a problem of an ARN that another URL solves: the message is not at fault.
+type misfit string
+
+func (m misfit) Error() string { return string(m) }
+
 // problem says what is wrong with a queue's name or ARN.
 func (n *naming) problem(name string) error {
 	if isARN(name) {
@@ -64,11 +69,11 @@ func (n *naming) problem(name string) error {
 		case err != nil || a.Service != n.service || a.Region == "" || a.AccountID == "":
 			return fmt.Errorf("a %s's ARN must be arn:PARTITION:%s:REGION:ACCOUNT:NAME", n.kind, n.service)
 		case n.region != "" && a.Region != n.region:
-			return fmt.Errorf("the %s's ARN is of region %s, the client's is %s: use a URL of that region", n.kind, a.Region, n.region)
+			return misfit(fmt.Sprintf("the %s's ARN is of region %s, the client's is %s: use a URL of that region", n.kind, a.Region, n.region))
 		case fifo && n.standard:
-			return fmt.Errorf("the ARN names a FIFO %s: use type=fifo", n.kind)
+			return misfit(fmt.Sprintf("the ARN names a FIFO %s: use type=fifo", n.kind))
 		case !fifo && !n.standard:
-			return fmt.Errorf("the ARN names a standard %s: use type=standard", n.kind)
+			return misfit(fmt.Sprintf("the ARN names a standard %s: use type=standard", n.kind))
 		}
 		name = a.Resource
 	}

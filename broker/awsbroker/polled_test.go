@@ -155,9 +155,34 @@ func TestARN(t *testing.T) {
 		"arn:aws:sqs:us-east-1:123456789012:or ders.fifo": "letters, digits",
 	} {
 		m.Topic = topic
+		class := broker.ClassRejected
+		if strings.Contains(says, "region") || strings.Contains(says, "type") { // another URL sends it
+			class = broker.ClassOutage
+		}
 		errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}})
-		if e := broker.Classify(errs[0]); e.Class != broker.ClassRejected || e.Code != "QUEUE_NAME" || !strings.Contains(e.Error(), says) {
+		if e := broker.Classify(errs[0]); e.Class != class || e.Code != "QUEUE_NAME" || !strings.Contains(e.Error(), says) {
 			t.Errorf("%s: %v", topic, e)
+		}
+		asked := len(s.of("GetQueueUrl"))
+		if all, err := sink.Info().Advise(t.Context(), []string{topic}); err != nil || len(all) > 0 || len(s.of("GetQueueUrl")) != asked {
+			t.Errorf("%s: advice on another queue: %v, %v", topic, all, err)
+		}
+	}
+}
+
+// TestUnreachable: the error of a service that cannot be reached names the address and
+// the reason, and nothing of the client's layers.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	for url, says := range map[string]string{
+		"sqs://key:secret@us-east-1?endpoint=http://127.0.0.1:1":        "cannot be reached: dial tcp 127.0.0.1:1: connect: connection refused",
+		"sqs://key:secret@us-east-1?endpoint=http://postrider.invalid":  "check the region or the endpoint",
+		"sns://k:s@us-east-1?account=123456789012&endpoint=http://[::]": "cannot be reached: dial tcp",
+	} {
+		m := message(1, "a", "a1")
+		errs := open(t, url, nil).Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}})
+		if e := broker.Classify(errs[0]); e.Class != broker.ClassOutage || !strings.Contains(e.Error(), says) || strings.Contains(e.Error(), "operation error") {
+			t.Errorf("%s: %v", url, e)
 		}
 	}
 }

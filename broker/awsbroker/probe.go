@@ -84,6 +84,9 @@ const shortKeeping = 4 * 24 * time.Hour
 func (q *queues) advise(ctx context.Context, topics []string) ([]broker.Advice, error) {
 	var all []broker.Advice
 	for _, topic := range topics {
+		if q.problem(q.name(topic)) != nil { // Probe reports it
+			continue
+		}
 		name, set, err := q.settings(ctx, topic)
 		if err != nil {
 			if code := broker.Classify(err).Code; code == codeNoQueue || code == codeAccess {

@@ -112,6 +112,9 @@ const mostLooked = 20
 func (t *topics) advise(ctx context.Context, names []string) (all []broker.Advice, err error) {
 	for _, topic := range names {
 		name := t.name(topic)
+		if t.problem(name) != nil { // Probe reports it
+			continue
+		}
 		found, err := t.adviseOn(ctx, topic, name)
 		if err != nil {
 			if code := broker.Classify(err).Code; code == codeNoTopic || code == codeAccess {

@@ -54,6 +54,7 @@ type Sink struct {
 	producing  lookup[*producer]
 	encoders   sync.Pool // of *encoder
 	batches    sync.Pool // of *batch
+	routes     sync.Pool // of *[]envelope.Route
 
 	mu      sync.Mutex
 	topics  map[string]*topic
@@ -228,7 +229,14 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 	c := newCall(batch.Messages, nil)
 	var bad []error
 	if s.router != nil {
-		bad = c.routed(s.router)
+		routes := new([]envelope.Route)
+		if s.transactor == nil { // its work may end after the call
+			if used, ok := s.routes.Get().(*[]envelope.Route); ok {
+				routes = used
+			}
+			defer s.giveBack(routes)
+		}
+		bad = c.routed(s.router, routes)
 	}
 	if s.transactor != nil {
 		return s.transactor.deliver(ctx, c, bad)
@@ -237,6 +245,13 @@ func (s *Sink) Deliver(ctx context.Context, batch broker.Batch) []error {
 		return s.inSteps(ctx, c, steps, bad)
 	}
 	return s.deliver(ctx, c)
+}
+
+// giveBack keeps the memory of a call's routes for the next one: like the messages, partitions touch
+// them only until the call returns.
+func (s *Sink) giveBack(routes *[]envelope.Route) {
+	clear(*routes) // their texts are parts of whole reads
+	s.routes.Put(routes)
 }
 
 // deliver sends messages whose keys have one partition each.

@@ -2,16 +2,18 @@ package kafkabroker
 
 import (
 	"context"
+	"slices"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 )
 
-// routed asks the router for every message's route. It returns the errors of messages
-// without a route, or nil if all have one.
-func (c *call) routed(router envelope.Router) (bad []error) {
-	c.routes = make([]envelope.Route, len(c.msgs))
+// routed asks the router for every message's route, in the memory of routes. It returns the errors of
+// messages without a route, or nil if all have one.
+func (c *call) routed(router envelope.Router, routes *[]envelope.Route) (bad []error) {
+	*routes = slices.Grow((*routes)[:0], len(c.msgs))[:len(c.msgs)]
+	c.routes = *routes
 	for i := range c.msgs {
 		r, err := router(&c.msgs[i])
 		if err != nil {

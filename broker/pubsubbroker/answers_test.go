@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 		{busy.Err(), broker.ClassThrottled, "THROTTLED", "quota"},
 		{status.Error(codes.InvalidArgument, "bad"), broker.ClassRejected, "INVALID_ARGUMENT", "bad"},
 		{status.Error(codes.InvalidArgument, "Invalid resource name given (name=projects/Shop/topics/orders)."), broker.ClassOutage, "INVALID_ARGUMENT", "projects/Shop"},
-		{status.Error(codes.FailedPrecondition, "key"), broker.ClassOutage, "FAILEDPRECONDITION", "key"},
+		{status.Error(codes.FailedPrecondition, "key"), broker.ClassOutage, "FAILED_PRECONDITION", "key"},
 		{status.Error(codes.Unavailable, "later"), broker.ClassUnknown, "", "later"},
 		{status.Error(codes.Unavailable, `connection error: desc = "error reading from server: EOF"`), broker.ClassUnknown, "", "EOF"},
 		{status.Error(codes.Unavailable, `connection error: desc = "keepalive ping failed to receive ACK within timeout"`), broker.ClassUnknown, "", "keepalive"},
@@ -436,5 +436,27 @@ func TestTokens(t *testing.T) {
 	}
 	if n := len(a.publishes()); n != 0 {
 		t.Errorf("%d requests without a token", n)
+	}
+}
+
+// TestAdvice: a topic without subscriptions is advised on, beside topics that are missing
+// or have a name that the service refuses.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	s, _ := reacting(t, "ListTopicSubscriptions", func(req any) error {
+		switch topic := req.(*pubsubpb.ListTopicSubscriptionsRequest).GetTopic(); topic {
+		case topicPath("goog-orders"):
+			return status.Error(codes.InvalidArgument, "Invalid resource name given")
+		case topicPath("nowhere"):
+			return status.Error(codes.NotFound, "Topic not found")
+		}
+		return nil
+	})
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.create(t.Context(), "invoices"))
+	must(t, s.subscribe(t.Context(), "invoices", "billing"))
+	all, err := open(t, s.addr, nil).Info().Advise(t.Context(), []string{"goog-orders", "nowhere", "invoices", "orders"})
+	if err != nil || len(all) != 1 || all[0].Topic != "orders" || !strings.Contains(all[0].Fix, "--topic orders") {
+		t.Errorf("advice %+v, %v", all, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -60,7 +61,7 @@ func refusal(err error, about subject) error {
 		}
 		return broker.Outage(fmt.Errorf("fetch an access token: %w", err), "", "")
 	}
-	told := fmt.Errorf("%s: %s", strings.ToUpper(st.Code().String()), st.Message())
+	told := fmt.Errorf("%s: %s", code.Code(st.Code()), st.Message())
 	switch st.Code() {
 	case codes.NotFound:
 		return broker.Outage(fmt.Errorf("%s %q does not exist in project %s: %w; check the project, or create it: gcloud pubsub %ss create %s --project %s", about.kind, about.name, about.project, told, about.kind, about.name, about.project), codeMissing, about.name)
@@ -76,7 +77,7 @@ func refusal(err error, about subject) error {
 		}
 		return broker.Outage(told, codeRefused, about.name)
 	case codes.FailedPrecondition, codes.Unimplemented:
-		return broker.Outage(told, strings.ToUpper(st.Code().String()), about.name)
+		return broker.Outage(told, code.Code(st.Code()).String(), about.name)
 	case codes.Unavailable:
 		if unsent(st.Message()) {
 			return broker.Outage(fmt.Errorf("the service cannot be reached: %w", told), "", "")

@@ -78,6 +78,9 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice, err error) {
 	for _, topic := range topics {
 		name := s.opts.Prefix + topic
+		if problem(name) != nil { // Probe reports it
+			continue
+		}
 		client, err := s.line.get(ctx)
 		if err != nil {
 			return nil, lacking(err)

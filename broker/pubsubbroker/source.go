@@ -42,6 +42,10 @@ const (
 	pullFor = time.Minute
 	closing = 2 * time.Second // of Close, for its request
 	mostAck = 1000            // ack ids of a request
+
+	// A deadline of zero would return messages at once. Google's emulator then puts them
+	// behind the rest of their key; those whose deadline has passed come back in order.
+	leastDelay = time.Second
 )
 
 // Source receives from one subscription by unary pulls. It relies on the service to hand
@@ -58,10 +62,7 @@ type Source struct {
 }
 
 // receipt is of one received message. A message without an ordering key is a group of its own.
-type receipt struct {
-	ack, id   string
-	published time.Time
-}
+type receipt struct{ ack, id string }
 
 type held = inhand.Held[receipt]
 
@@ -101,7 +102,7 @@ func newSource(opts *SourceOptions) (*Source, error) {
 	s.codec.Foreign = o.Foreign
 	s.hand = inhand.NewQueue(inhand.Service[receipt]{
 		Name: "pubsubbroker", Time: o.Deadline, MaxDelay: mostDeadline, MaxHeld: o.MaxHeld,
-		Closing: min(closing, o.Timeout), Batch: mostAck, Parallel: 1,
+		Closing: min(closing, o.Timeout), Batch: mostAck, Parallel: 1, Together: true, MinDelay: leastDelay,
 		Poll: s.poll, Delete: s.acknowledge, Hide: s.keep, Stale: stale,
 		Taken: func(receipt, receipt) bool { return true }, // the service delivers a key again from the lost message on
 	})
@@ -129,7 +130,8 @@ func (s *Source) Extend(ctx context.Context, deliveries []broker.Delivery) error
 }
 
 // Settle implements broker.Source. A message that is given back returns after its
-// delay, rounded up to seconds; the service delivers a key's later messages behind it.
+// delay, rounded up to seconds and at least one; the service delivers a key's later
+// messages behind it.
 func (s *Source) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	return s.hand.Settle(ctx, verdicts)
 }
@@ -179,7 +181,7 @@ func (s *Source) poll(life context.Context, limit, room int) ([]*held, error) {
 }
 
 func (s *Source) hold(m *pubsubpb.ReceivedMessage, until time.Time) *held {
-	of := receipt{ack: m.GetAckId(), id: m.GetMessage().GetMessageId(), published: m.GetMessage().GetPublishTime().AsTime()}
+	of := receipt{ack: m.GetAckId(), id: m.GetMessage().GetMessageId()}
 	name := "key:" + m.GetMessage().GetOrderingKey()
 	if m.GetMessage().GetOrderingKey() == "" {
 		name = "id:" + of.id + ":" + of.ack
@@ -187,10 +189,10 @@ func (s *Source) hold(m *pubsubpb.ReceivedMessage, until time.Time) *held {
 	return &held{Of: of, Group: name, Delivery: s.decode(m), Earliest: until, Latest: until}
 }
 
-// stale reports whether next shows that the service gave held up, and everything behind it.
-func stale(held, next receipt) bool {
-	return held.id == next.id || held.published.After(next.published)
-}
+// stale reports whether next shows that the service gave held up, and everything behind
+// it. Publish times do not show it: they need not grow with a key's order, and what the
+// service delivers out of order would be dropped for ever.
+func stale(held, next receipt) bool { return held.id == next.id }
 
 // pull returns no messages and no error when the time for a pull is over.
 func (s *Source) pull(life context.Context, most int) ([]*pubsubpb.ReceivedMessage, error) {

@@ -86,7 +86,7 @@ func (a *app) source(cmd *cobra.Command) config.Source {
 // checkWords rejects an unknown word in the settings that all commands share.
 func (a *app) checkWords() error {
 	if !slices.Contains(output.Formats(), a.set.output) {
-		return exit.Usagef("output is %s: use text, json, jsonl, yaml or csv", redact.Word(a.set.output))
+		return exit.Usagef("output is %s: use text, wide, json, jsonl, yaml or csv", redact.Word(a.set.output))
 	}
 	if a.set.logFormat != "text" && a.set.logFormat != "json" {
 		return exit.Usagef("log-format is %s: use text or json", redact.Word(a.set.logFormat))

@@ -82,7 +82,7 @@ func TestMistakes(t *testing.T) {
 		{"message limit", 2, "max-message-bytes must be a number from 1024 to", nil, []string{"relay", "--store", "memory:", "--broker", "kafka://h?max-message-bytes=1"}},
 		{"bad value", 2, `invalid duration "soon"`, nil, []string{"relay", "--lease-ttl", "soon"}},
 		{"bad environment", 2, "environment POSTRIDER_LEASE_TTL", map[string]string{"POSTRIDER_LEASE_TTL": "soon"}, []string{"relay"}},
-		{"bad output", 2, `output is "xml": use text, json, jsonl, yaml or csv`, nil, []string{"version", "-o", "xml"}},
+		{"bad output", 2, `output is "xml": use text, wide, json, jsonl, yaml or csv`, nil, []string{"version", "-o", "xml"}},
 		{"bad level", 2, "log-level", nil, []string{"version", "--log-level", "loud"}},
 		{"open listener", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", "0.0.0.0:0"}},
 		{"all interfaces", 2, "add --listen-remote", nil, []string{"relay", "--store", "memory:", "--broker", "memory:", "--listen", ":9464"}},
@@ -126,7 +126,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}, {"console"}, {"console", "token"}} {
+	for _, args := range [][]string{{}, {"relay"}, {"migrate"}, {"status"}, {"doctor"}, {"enqueue"}, {"dead"}, {"dead", "retry"}, {"pipe"}, {"pipe", "add"}, {"pipe", "remove"}, {"partitions"}, {"partitions", "tend"}, {"demo"}, {"check"}, {"guard"}, {"guard", "set"}, {"prune"}, {"journal"}, {"migrate", "inbox"}, {"adopt"}, {"console"}, {"console", "token"}} {
 		name := strings.Join(append([]string{"help"}, args...), "-") + ".golden"
 		t.Run(name, func(t *testing.T) {
 			got := cli(t, nil, "", append(args, "--help")...)

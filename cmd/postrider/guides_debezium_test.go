@@ -44,6 +44,9 @@ func TestGuideDebezium(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	if err := os.WriteFile(filepath.Join(g.dir, "adopt.yml"), []byte(g.blocks("2.", "yaml")[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var ids uuidv7.Generator
 	stopTraffic := g.traffic(func(tx pgx.Tx, e event) (func(), error) {
 		payload, err := json.Marshal(e)
@@ -60,20 +63,21 @@ func TestGuideDebezium(t *testing.T) {
 		back := g.blocks("Step back", "sh")
 		g.run(strings.TrimSpace(back[0])) // a router that lags
 		g.grown(20)
+		g.sh("2.")
 		g.sql("2.")
 		g.grown(20)
 		if g.sql("3.") == 0 {
 			t.Error("the guide lets go while the router has events")
 		}
-		g.run(strings.TrimSpace(back[1]))
+		g.run(strings.TrimSpace(back[2]))
 		until(t, "the router has drained", nil, func() bool { return t.Failed() || g.sql("3.") == 0 })
 		g.sh("3.")
 		g.grown(100)
 		g.run(strings.TrimSpace(back[0]))
-		g.sql("Step back")
+		g.run(strings.TrimSpace(back[1]))
 		g.grown(50)
 		until(t, "the relay has drained", nil, func() bool { return g.pending() == 0 })
-		g.run(strings.TrimSpace(back[1]))
+		g.run(strings.TrimSpace(back[2]))
 		g.grown(50)
 		g.run("postrider pipe pause main")
 	}

@@ -77,7 +77,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	config.MarkAll(fs, "lanes")
 	fs.DurationVar(&wait, "wait", 2*time.Minute, "retry for so long while other transactions hold a table; writers wait for at most 0.8 s at a time.\n0: ask once")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "take over an outbox that was dumped and restored into this server,\nor whose sequence was set back while no relay ran")
-	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox on PostgreSQL, and consumer\nof an inbox beside it, and set what they may do")
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles writer, relay, reader and admin of the outbox, and set what they may do; on\nPostgreSQL also consumer of an inbox beside it (not on SQLite)")
 	cmd.Flags().StringVar(&rolePrefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_writer and so on)")
 	cmd.Flags().BoolVar(&partition, "partition", false, "convert the outbox on PostgreSQL to partitions while writers and relays work;\nthere is no way back")
 	cmd.Flags().StringVar(&notify, "notify", "", "on or off: writers on PostgreSQL wake the relays that have wake=listen in their --store")
@@ -169,7 +169,7 @@ func (a *app) migrate(cmd *cobra.Command, req ops.MigrateRequest, printSQL bool)
 			return err
 		}
 	}
-	if i, ok := open.InboxesOf(st, &a.set.Settings); ok && req.Roles && !req.DryRun {
+	if i, ok := open.InboxesOf(st, &a.set.Settings); ok && i.Dialect == dialect.Postgres && req.Roles && !req.DryRun { // elsewhere it has a command of its own
 		if err := i.MakeRoles(cmd.Context(), req.RolePrefix); err != nil {
 			return migrateFailed(cmd.Context(), err)
 		}
@@ -249,7 +249,7 @@ func (a *app) printSQL(st *open.Outbox, req ops.MigrateRequest) error {
 			return fmt.Errorf("print the roles: %w", err)
 		}
 		text += roles
-		if i, ok := open.InboxesOf(st, &a.set.Settings); ok {
+		if i, ok := open.InboxesOf(st, &a.set.Settings); ok && i.Dialect == dialect.Postgres {
 			more, err := inboxRoles(i, req.RolePrefix)
 			if err != nil {
 				return err
@@ -341,7 +341,7 @@ func (a *app) migrateInbox(dryRun, printSQL *bool) *cobra.Command {
 			return a.print(map[string]bool{"done": true}, func(w *tabwriter.Writer) { output.Row(w, "done") })
 		},
 	}
-	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles consumer, reader and admin of the inbox on PostgreSQL, and set what they may do")
+	cmd.Flags().BoolVar(&roles, "roles", false, "make the group roles consumer, reader and admin of the inbox, and set what they may do (not on SQLite)")
 	cmd.Flags().StringVar(&prefix, "role-prefix", "", "begins the names of the roles (default: the schema, so postrider_consumer and so on)")
 	return cmd
 }
@@ -370,8 +370,16 @@ func (a *app) printInbox(i admin.Inboxes, roles bool, prefix string) error {
 
 // inboxRoles is the text that makes the roles of an inbox.
 func inboxRoles(i admin.Inboxes, prefix string) (string, error) {
-	if i.Dialect != dialect.Postgres {
-		return "", exit.Usagef("only PostgreSQL has roles")
+	switch i.Dialect {
+	case dialect.Postgres:
+	case dialect.MySQL:
+		all, err := inbox.MySQLRoles(prefix)
+		if err != nil {
+			return "", exit.With(exit.Usage, err)
+		}
+		return strings.Join(all, ";\n") + ";\n", nil
+	default:
+		return "", exit.Usagef("only PostgreSQL, MySQL and MariaDB have roles")
 	}
 	text, err := inbox.RolesSQL(i.Schema, prefix)
 	if err != nil {

@@ -10,10 +10,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/adoption"
 	"github.com/postrider/postrider/cmd/postrider/internal/complete"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/inspect"
+	"github.com/postrider/postrider/cmd/postrider/internal/man"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/cmd/postrider/internal/schemas"
@@ -57,7 +59,7 @@ func (a *app) root() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVarP(&a.configFile, "config", "c", "", "YAML file (default: "+config.DefaultFile+" in the working directory, if it is there)")
 	storeFlags(fs, &a.set.Settings)
-	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text, json, jsonl, yaml or csv")
+	fs.StringVarP(&a.set.output, "output", "o", "text", "how to print: text, wide, json, jsonl, yaml or csv")
 	fs.StringVar(&a.set.actor, "actor", "", "actor, for the journal (default: the user of this machine)")
 	fs.StringVar(&a.set.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&a.set.logFormat, "log-format", "text", "how to log: text or json")
@@ -87,7 +89,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
 	}
-	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print))
+	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), adoption.Command(a.adoptProgram()), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print), man.Command())
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 
@@ -167,6 +169,13 @@ func (a *app) inspectProgram() inspect.Program {
 			}
 			return len(sets), err
 		},
+	}
+}
+
+// adoptProgram is what the command adopt needs.
+func (a *app) adoptProgram() adoption.Program {
+	return adoption.Program{
+		Out: a.out, ErrOut: a.errOut, Open: a.openReady, Schema: a.schemaName, Actor: a.actor, Pipe: func() string { return a.set.Pipe }, Printer: a.printer,
 	}
 }
 

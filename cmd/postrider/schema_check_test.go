@@ -236,6 +236,12 @@ func TestSchemaAgainstGit(t *testing.T) {
 			t.Errorf("no %q in\n%s%s", want, got.out, got.err)
 		}
 	}
+	if err := os.RemoveAll(filepath.Join(dir, "order.gone")); err != nil {
+		t.Fatal(err)
+	}
+	if got := check("git:one"); !strings.Contains(got.out, "removed: order.gone/001.json;") {
+		t.Errorf("a folder that is gone: %d: %s%s", got.code, got.out, got.err)
+	}
 	putSchemas(t, dir, map[string]string{"order.paid/001.json": strings.Replace(placed1, "{", "{\"title\":\"Paid\",\n", 1)})
 	if got := check("git:one", "order.paid"); got.code != exit.OK {
 		t.Errorf("a new title: %d: %s", got.code, got.out)
@@ -278,6 +284,10 @@ func TestSchemaRows(t *testing.T) {
 		!strings.Contains(got.out, "order.sent: 1 written as version 1 breaks version 2: order.sent/002.proto#Sent: \"n\" of the binary payload is read as another (message ") ||
 		!strings.Contains(got.out, "order.sent: 1 written as version 1 breaks version 2: order.sent/002.proto#Sent: the JSON payload is refused (message ") {
 		t.Errorf("code %d: %s%s", got.code, got.out, got.err)
+	}
+	got = cli(t, nil, "", "schema", "check", "--schemas", dir, "--mode", "none", "--rows", "100", "--store", db, "--sarif", "-")
+	if got.code != exit.Findings || strings.Count(got.out, `"ruleId": "schema/payload"`) != 4 || !strings.Contains(got.out, `order.placed/002.json"`) || strings.Contains(got.out, "secret") {
+		t.Errorf("SARIF: code %d: %s%s", got.code, got.out, got.err)
 	}
 }
 

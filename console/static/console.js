@@ -3,6 +3,11 @@
 const events = document.body.dataset.events;
 const reload = Number(document.body.dataset.reload || 0);
 
+// On a narrow screen the menu scrolls: it shows where the reader is.
+const menu = document.querySelector('.menu');
+const here = menu?.querySelector('[aria-current]');
+if (here) menu.scrollLeft = here.offsetLeft - (menu.clientWidth - here.offsetWidth) / 2;
+
 function write(figures) {
   for (const element of document.querySelectorAll('[data-live]')) {
     const value = figures[element.dataset.live];

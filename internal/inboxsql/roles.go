@@ -58,6 +58,35 @@ func grantRows() string {
 	return strings.Join(rows, "\n")
 }
 
+// MySQLRoles are the statements that make the roles of an inbox on MySQL and MariaDB, and grant
+// what they may do on the tables of the session's database. prefix has no quotes.
+func MySQLRoles(prefix string) []string {
+	var all []string
+	for _, role := range Roles() {
+		all = append(all, "CREATE ROLE IF NOT EXISTS '"+prefix+"_"+role+"'")
+	}
+	for line := range strings.Lines(grantRows()) {
+		part := strings.Split(strings.TrimSpace(line), "|")
+		name, role, privilege, columns := part[0], part[1], part[2], part[3]
+		if privilege == "" || !strings.HasPrefix(name, "inbox") { // PostgreSQL's functions
+			continue
+		}
+		// INSERT ... ON DUPLICATE KEY UPDATE, which locks a mark or stashes a message again, needs UPDATE
+		// of columns that stay what they are.
+		switch {
+		case name == "inbox_mark" && privilege == "UPDATE":
+			columns = ""
+		case name == "inbox_stash" && privilege == "INSERT":
+			privilege = "INSERT, UPDATE"
+		}
+		if columns != "" {
+			privilege += " (`" + strings.ReplaceAll(columns, ", ", "`, `") + "`)"
+		}
+		all = append(all, "GRANT "+privilege+" ON postrider_"+name+" TO '"+prefix+"_"+role+"'")
+	}
+	return all
+}
+
 const (
 	postgresRoles = `DO $roles$
 DECLARE

@@ -27,7 +27,7 @@ import (
 // user is that of the image: nobody's on any distribution.
 const user = 65532
 
-// entry is a file or a folder of the image.
+// entry is a file or a folder of the image or of an archive.
 type entry struct {
 	name string
 	mode int64
@@ -130,8 +130,18 @@ func (v *version) image(p program, shared v1.Layer) (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer packs entries with the time of the commit and root as their owner.
+// layer packs entries as a layer of the image.
 func (v *version) layer(entries []entry) (v1.Layer, error) {
+	packed, err := v.tar(entries)
+	if err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(packed)), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+}
+
+// tar packs entries with the time of the commit and root as their owner.
+func (v *version) tar(entries []entry) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, e := range entries {
@@ -147,11 +157,8 @@ func (v *version) layer(entries []entry) (v1.Layer, error) {
 			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+	err := w.Close()
+	return buf.Bytes(), err
 }
 
 // readable gives the layout's files the mode of everything else in the folder.

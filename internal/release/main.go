@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command release makes the packages of a version from its binaries: deb, rpm, an OCI image, bills of
-// materials, the record of the build, and the checksums of everything.
+// Command release makes the packages of a version from its binaries: archives, deb, rpm, an OCI image, bills
+// of materials, the record of the build, and the checksums of everything.
 //
 // It reads and writes one folder. The same binaries, version, commit and time give the same bytes.
 package main
@@ -57,8 +57,15 @@ func (v *version) make() error {
 	if err != nil {
 		return err
 	}
+	h, err := v.writtenBy(programs)
+	if err != nil {
+		return err
+	}
 	var linux []program
 	for _, p := range programs {
+		if err := v.writeArchive(p, h); err != nil {
+			return fmt.Errorf("archive of %s: %w", p.file, err)
+		}
 		if err := v.writeBill(p); err != nil {
 			return fmt.Errorf("bill of materials of %s: %w", p.file, err)
 		}
@@ -66,7 +73,7 @@ func (v *version) make() error {
 			continue
 		}
 		linux = append(linux, p)
-		if err := v.writePackages(p); err != nil {
+		if err := v.writePackages(p, h); err != nil {
 			return fmt.Errorf("packages of %s: %w", p.file, err)
 		}
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // writePackages writes the deb and the rpm of a binary.
-func (v *version) writePackages(p program) error {
+func (v *version) writePackages(p program, h helps) error {
 	dir, err := os.MkdirTemp("", "package")
 	if err != nil {
 		return err
@@ -33,6 +33,18 @@ func (v *version) writePackages(p program) error {
 		return err
 	}
 	from := func(name string) string { return filepath.Join(dir, "files", name) }
+	var helping files.Contents
+	for _, name := range h.names() {
+		to, data, err := h.installed(name)
+		if err != nil {
+			return err
+		}
+		source := filepath.Join(dir, filepath.Base(to))
+		if err := os.WriteFile(source, data, 0o600); err != nil {
+			return err
+		}
+		helping = append(helping, v.file(source, to, 0o644))
+	}
 	for _, format := range []struct {
 		packager nfpm.Packager
 		adapt    func(*nfpm.Info)
@@ -47,6 +59,7 @@ func (v *version) writePackages(p program) error {
 		}},
 	} {
 		info := v.info(p, from)
+		info.Contents = append(info.Contents, helping...)
 		format.adapt(info)
 		info = nfpm.WithDefaults(info)
 		name := format.packager.ConventionalFileName(info)
@@ -60,9 +73,7 @@ func (v *version) writePackages(p program) error {
 // info is what both packages have in common.
 func (v *version) info(p program, from func(string) string) *nfpm.Info {
 	const everybody, program, group = 0o644, 0o755, 0o640
-	file := func(source, to string, mode os.FileMode) *files.Content {
-		return &files.Content{Source: source, Destination: to, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: v.time}}
-	}
+	file := v.file
 	folder := &files.Content{Destination: "/etc/postrider", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "postrider", Mode: 0o750, MTime: v.time}}
 	papers := &files.Content{Destination: "/usr/share/doc/postrider", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: v.time}}
 	settings := file(from("postrider.yml"), "/etc/postrider/postrider.yml", group)
@@ -84,6 +95,11 @@ func (v *version) info(p program, from func(string) string) *nfpm.Info {
 			},
 		},
 	}
+}
+
+// file is one of root's in a package.
+func (v *version) file(source, to string, mode os.FileMode) *files.Content {
+	return &files.Content{Source: source, Destination: to, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: v.time}}
 }
 
 // create writes a file and reports the error of its end too.

@@ -166,7 +166,7 @@ func TestTwoBuildsAreEqual(t *testing.T) {
 			t.Errorf("docs/install.md names %s, which a release does not have: %q", name, files)
 		}
 	}
-	for _, want := range []string{"_amd64.deb", "_arm64.deb", ".x86_64.rpm", ".aarch64.rpm", "_oci.tar", "_linux_amd64.cdx.json", "_provenance.json"} {
+	for _, want := range []string{"_amd64.deb", "_arm64.deb", "_linux_amd64.tar.gz", "_linux_arm64.tar.gz", ".x86_64.rpm", ".aarch64.rpm", "_oci.tar", "_linux_amd64.cdx.json", "_provenance.json"} {
 		if !slices.ContainsFunc(files, func(name string) bool { return strings.HasSuffix(name, want) }) {
 			t.Errorf("no file ends with %s: %q", want, files)
 		}

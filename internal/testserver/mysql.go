@@ -145,7 +145,7 @@ func (m *MySQL) launch(ctx context.Context, h *home, o options) error {
 			return err
 		}
 		// MySQL creates root for the socket only.
-		_, err := h.write("init.sql", []string{"create user if not exists root@'127.0.0.1';", "grant all on *.* to root@'127.0.0.1' with grant option;"})
+		_, err := h.write("init.sql", []string{"set sql_log_bin = 0;", "create user if not exists root@'127.0.0.1';", "grant all on *.* to root@'127.0.0.1' with grant option;"})
 		if err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func (d *decoder) take(n int64, at string) []byte {
 func (d *decoder) long(at string) int64 {
 	n, size := binary.Varint(d.rest)
 	if size <= 0 {
-		d.fail(at, "is no number of at most 64 bits")
+		d.fail(at, "is not a number of at most 64 bits")
 		return 0
 	}
 	d.rest = d.rest[size:]
@@ -88,7 +88,7 @@ func (d *decoder) value(n *node, at string, depth int) any {
 	case "boolean":
 		b := d.take(1, at)
 		if len(b) == 1 && b[0] > 1 {
-			d.fail(at, "is no boolean")
+			d.fail(at, "is not a boolean")
 		}
 		return len(b) == 1 && b[0] == 1
 	case "int", "long":
@@ -112,14 +112,14 @@ func (d *decoder) value(n *node, at string, depth int) any {
 	case "enum":
 		i := d.long(at)
 		if i < 0 || i >= int64(len(n.symbols)) {
-			d.fail(at, "is no symbol of the enum "+n.name)
+			d.fail(at, "is not a symbol of the enum "+n.name)
 			return nil
 		}
 		return n.symbols[i]
 	case "union":
 		i := d.long(at)
 		if i < 0 || i >= int64(len(n.branches)) {
-			d.fail(at, "is no branch of the union")
+			d.fail(at, "is not a branch of the union")
 			return nil
 		}
 		v := d.value(n.branches[i], at, depth+1)

@@ -41,14 +41,14 @@ func TestPayloads(t *testing.T) {
 		"all":               {"all", datum, ""},
 		"a block with size": {"all", strings.Replace(datum, "\x04\x02\x04\x00", "\x03\x04\x02\x04\x00", 1), ""},
 		"inside another":    {"all", datum[:len(datum)-1] + "\x02" + datum, ""},
-		"empty":             {"all", "", "all/001.avsc#/s is no number of at most 64 bits"},
+		"empty":             {"all", "", "all/001.avsc#/s is not a number of at most 64 bits"},
 		"cut off":           {"all", datum[:8], "all/001.avsc#/f is cut off"},
 		"more":              {"all", datum + "secret", "all/001.avsc: the payload has 6 bytes behind the end"},
 		"not UTF-8":         {"all", edit(1, "\xff"), "all/001.avsc#/s is not UTF-8"},
-		"no boolean":        {"all", edit(4, "\x02"), "all/001.avsc#/b is no boolean"},
+		"no boolean":        {"all", edit(4, "\x02"), "all/001.avsc#/b is not a boolean"},
 		"a large int":       {"all", "\x02o\x80\x80\x80\x80\x80\x01", "all/001.avsc#/i has more than 32 bits"},
-		"no symbol":         {"all", edit(21, "\x04"), "all/001.avsc#/e is no symbol of the enum E"},
-		"no branch":         {"all", datum[:len(datum)-1] + "\x04", "all/001.avsc#/next is no branch of the union"},
+		"no symbol":         {"all", edit(21, "\x04"), "all/001.avsc#/e is not a symbol of the enum E"},
+		"no branch":         {"all", datum[:len(datum)-1] + "\x04", "all/001.avsc#/next is not a branch of the union"},
 		"a long text":       {"all", "\xfe\xff\xff\xff\x0f", "all/001.avsc#/s is cut off"},
 		"a negative length": {"all", "\x01", "all/001.avsc#/s is cut off"},
 		"JSON":              {"all", `{"s":"secret"}`, "all/001.avsc#/s is cut off"},
@@ -79,7 +79,7 @@ func TestPayloadsOfAnotherVersion(t *testing.T) {
 	for payload, want := range map[string]string{
 		"\x00\x02":  "",
 		"\x02\x02x": "qty/002.avsc: does not read it by the rules of schema resolution",
-		"\x04":      "qty/001.avsc#/n is no branch of the union",
+		"\x04":      "qty/001.avsc#/n is not a branch of the union",
 	} {
 		if got := check(&postrider.Message{Payload: []byte(payload)}); got != want {
 			t.Errorf("%q: %s, want %s", payload, got, want)

@@ -38,7 +38,7 @@ func TestReferences(t *testing.T) {
 	const good = "\x02\x02" + "\x02\x02\x00" + "\x00" + "\x02x"
 	for payload, want := range map[string]string{
 		good:                                   "",
-		"\x02\x04" + good[2:]:                  "order/001.avsc#/total/in is no symbol of the enum com.acme.Currency",
+		"\x02\x04" + good[2:]:                  "order/001.avsc#/total/in is not a symbol of the enum com.acme.Currency",
 		good[:len(good)-1]:                     "order/001.avsc#/note/text is cut off",
 		"\x02\x02" + "\x00" + "\x00" + "\x02x": "",
 	} {

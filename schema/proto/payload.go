@@ -206,7 +206,7 @@ func fieldRefusal(f protoreflect.FieldDescriptor, typ protowire.Type, value []by
 	case protoreflect.EnumKind:
 		n, _ := protowire.ConsumeVarint(value)
 		if f.Enum().IsClosed() && f.Enum().Values().ByNumber(protoreflect.EnumNumber(int32(n))) == nil {
-			return fmt.Sprintf("%s is no value of %s", f.FullName(), f.Enum().FullName())
+			return fmt.Sprintf("%s is not a value of %s", f.FullName(), f.Enum().FullName())
 		}
 	case protoreflect.MessageKind:
 		inner, _ := protowire.ConsumeBytes(value)

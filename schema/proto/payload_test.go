@@ -72,7 +72,7 @@ func TestPayloads(t *testing.T) {
 		"many objects":        {"order.placed", "application/json", []byte(`{"sizes":` + strings.Repeat("[", 100_001)), "more than 100000 objects"},
 		"required":            {"order.paid", "", put(nil, 2, 1), "shop.Paid wants order"},
 		"required, in JSON":   {"order.paid", "application/json", []byte(`{}`), "the JSON does not match"},
-		"no value of an enum": {"order.paid", "", put(put(nil, 1, "o"), 2, 9), "shop.Paid.way is no value of shop.Way"},
+		"no value of an enum": {"order.paid", "", put(put(nil, 1, "o"), 2, 9), "shop.Paid.way is not a value of shop.Way"},
 		"a group":             {"order.paid", "", append(put(nil, 1, "o"), 0x1b, 0x1c), "shop.Paid.Extra wants n"},
 		"a whole group":       {"order.paid", "", append(put(nil, 1, "o"), 0x1b, 8, 1, 0x1c), ""},
 	} {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,9 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,26 +32,39 @@ type Options struct {
 	Logger *slog.Logger // of a cache file that cannot be used; nil: silent
 }
 
-// Client asks one registry. It keeps every id for as long as it lives, and an answer that
-// something is unknown for ten seconds. It is safe for concurrent use.
+// Client asks one registry. It keeps the ids of 10,000 schemas for as long as it lives, and an answer
+// that something is unknown for ten seconds. It is safe for concurrent use.
 type Client struct {
 	sr      *sr.Client
 	place   string
 	timeout time.Duration
+	most    int // of known
 	disk    *disk
 
-	known atomic.Pointer[map[envelope.Schema]*entry] // replaced as a whole, under mu
-	held  atomic.Pointer[map[string]envelope.Schema] // by topic, while the registry is down; replaced likewise
+	held atomic.Pointer[map[string]envelope.Schema] // by topic, while the registry is down; replaced as a whole, under mu; nil: none
 
-	mu      sync.Mutex
+	mu      sync.RWMutex
+	known   map[envelope.Schema]*entry // here and below without the record
 	unknown map[envelope.Schema]refusal
 	flights map[envelope.Schema]*flight
 }
 
-// entry is what is known of a schema.
+// entry is what is known of a schema. It never changes.
 type entry struct {
-	frame    *envelope.Frame
-	protobuf bool // with framing framed: an index follows the id
+	schema   envelope.Schema            // without the record
+	frame    *envelope.Frame            // nil: each record has its own
+	records  map[string]*envelope.Frame // of Protobuf, by full name
+	protobuf bool                       // with framing framed: an index follows the id
+}
+
+// of returns the frame of a record; nil: the Protobuf schema has several messages and not this one.
+func (e *entry) of(record string) *envelope.Frame {
+	if len(e.records) > 0 {
+		if f := e.records[record]; f != nil {
+			return f
+		}
+	}
+	return e.frame
 }
 
 // refusal is the cached answer that something is unknown.
@@ -60,6 +76,7 @@ type refusal struct {
 const (
 	refusalFor   = 10 * time.Second
 	refusalsMost = 1000
+	knownMost    = 10_000
 	answerMost   = 4 << 20 // bytes of an answer
 )
 
@@ -84,12 +101,10 @@ func Open(rawURL string, opts *Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	c := &Client{place: t.place, timeout: opts.Timeout, unknown: map[envelope.Schema]refusal{}, flights: map[envelope.Schema]*flight{}}
+	c := &Client{place: t.place, timeout: opts.Timeout, most: knownMost, known: map[envelope.Schema]*entry{}, unknown: map[envelope.Schema]refusal{}, flights: map[envelope.Schema]*flight{}}
 	if c.timeout <= 0 {
 		c.timeout = 5 * time.Second
 	}
-	c.known.Store(&map[envelope.Schema]*entry{})
-	c.held.Store(&map[string]envelope.Schema{})
 	if t.cache == "" {
 		t.cache = opts.Cache
 	}
@@ -157,38 +172,57 @@ func (b bounded) CloseIdleConnections() {
 // Resolve asks for an unknown schema, and then [Client.Router] knows it. Only
 // one request for a schema runs at a time. An error is an *[Error], or that of ctx.
 func (c *Client) Resolve(ctx context.Context, s envelope.Schema) error {
-	for {
-		if (*c.known.Load())[s] != nil {
+	record := s.Record
+	s.Record = ""
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		if e := c.known[s]; e != nil {
+			c.mu.Unlock()
+			if s.Framing != envelope.Framed && e.of(record) == nil {
+				return &Error{Code: CodeRecord, Registry: c.place, Subject: nameOf(s), Reason: e.lacks(record)}
+			}
 			return nil
 		}
-		c.mu.Lock()
 		if r, ok := c.unknown[s]; ok && time.Now().Before(r.until) {
 			c.mu.Unlock()
 			return r.err
 		}
-		if (*c.known.Load())[s] != nil {
-			c.mu.Unlock()
-			return nil
-		}
 		f := c.flights[s]
-		if f == nil {
+		mine := f == nil
+		if mine {
 			f = &flight{done: make(chan struct{})}
 			c.flights[s] = f
-			c.mu.Unlock()
-			c.fly(ctx, s, f)
-			return f.err
 		}
 		c.mu.Unlock()
+		if mine {
+			c.fly(ctx, s, f)
+		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-f.done:
-		}
-		if f.err != nil && ctx.Err() == nil {
-			return f.err
+			if f.err != nil {
+				return f.err
+			}
 		}
 	}
+	return ctx.Err()
 }
+
+// lookup returns what is known of a schema, nil for nothing.
+func (c *Client) lookup(s envelope.Schema) *entry {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.known[s]
+}
+
+// lacks is the reason for refusing a record that the schema does not have.
+func (e *entry) lacks(record string) string {
+	names := slices.Sorted(maps.Keys(e.records))
+	return fmt.Sprintf("the Protobuf schema has no message %.200q: set record in the route to one of %.500s", record, strings.Join(names, ", "))
+}
+
+// nameOf names a schema for people.
+func nameOf(s envelope.Schema) string { return s.Subject + " version " + strconv.Itoa(int(s.Version)) }
 
 // fly asks, and notes the answer.
 func (c *Client) fly(ctx context.Context, s envelope.Schema, f *flight) {
@@ -214,9 +248,8 @@ func (c *Client) fly(ctx context.Context, s envelope.Schema, f *flight) {
 		c.unknown[s] = refusal{err, time.Now().Add(refusalFor)}
 	}
 	if err == nil {
-		next := maps.Clone(*c.known.Load())
-		next[s] = e
-		c.known.Store(&next)
+		makeRoom(c.known, s, c.most)
+		c.known[s] = e
 	}
 	close(f.done)
 }
@@ -232,9 +265,9 @@ func (c *Client) ask(ctx context.Context, s envelope.Schema) (*entry, error) {
 		if found.Schema == "" {
 			return nil, &Error{Code: CodeUnreachable, Registry: c.place, Subject: "with the id " + strconv.Itoa(id), Reason: "wrong answer: no schema; correct the registry or the proxy before it"}
 		}
-		return &entry{frame: &envelope.Frame{Inside: 5}, protobuf: found.Type == sr.TypeProtobuf}, nil
+		return &entry{schema: s, frame: &envelope.Frame{Inside: 5}, protobuf: found.Type == sr.TypeProtobuf}, nil
 	}
-	name := s.Subject + " version " + strconv.Itoa(int(s.Version))
+	name := nameOf(s)
 	found, err := c.sr.SchemaByVersion(ctx, s.Subject, int(s.Version))
 	if err != nil {
 		return nil, c.wrong(name, err)
@@ -242,27 +275,41 @@ func (c *Client) ask(ctx context.Context, s envelope.Schema) (*entry, error) {
 	if found.ID < 1 || found.Schema.Schema == "" || found.Version != int(s.Version) || found.Subject != "" && found.Subject != s.Subject {
 		return nil, &Error{Code: CodeUnreachable, Registry: c.place, Subject: name, Reason: fmt.Sprintf("wrong answer: version %d of %.100q with the id %d; correct the registry or the proxy before it", found.Version, found.Subject, found.ID)}
 	}
-	e := &entry{frame: &envelope.Frame{}}
-	var index []byte
-	if found.Type == sr.TypeProtobuf {
-		at, err := indexOf(found.Schema.Schema, s.Record)
-		if err != nil {
-			return nil, &Error{Code: CodeRecord, Registry: c.place, Subject: name, Reason: oneLine(err)}
-		}
-		index = appendIndex(nil, at)
-	}
-	if s.Framing == envelope.FrameGUID {
+	var head []byte
+	switch {
+	case s.Framing == envelope.FrameGUID:
 		id, err := guid(found.GUID)
 		if err != nil {
 			return nil, &Error{Code: CodeGUID, Registry: c.place, Subject: name, Reason: "the registry gives no GUID: use framing id"}
 		}
-		e.frame.GUID = append(append([]byte{1}, id...), index...)
+		head = append([]byte{1}, id...)
+	case found.ID > 1<<32-1:
+		return nil, &Error{Code: CodeRefused, Registry: c.place, Subject: name, Reason: "its id has more than four bytes"}
+	default:
+		head = binary.BigEndian.AppendUint32([]byte{0}, uint32(found.ID))
+	}
+	frame := func(index []byte) *envelope.Frame {
+		all := slices.Concat(head, index)
+		if s.Framing == envelope.FrameGUID {
+			return &envelope.Frame{GUID: all}
+		}
+		return &envelope.Frame{Prefix: all}
+	}
+	e := &entry{schema: s}
+	if found.Type != sr.TypeProtobuf {
+		e.frame = frame(nil)
 		return e, nil
 	}
-	if found.ID > 1<<32-1 {
-		return nil, &Error{Code: CodeRefused, Registry: c.place, Subject: name, Reason: "its id has more than four bytes"}
+	indexes, top, err := indexesOf(found.Schema.Schema)
+	if err != nil {
+		return nil, &Error{Code: CodeRecord, Registry: c.place, Subject: name, Reason: oneLine(err)}
 	}
-	id := uint32(found.ID)
-	e.frame.Prefix = append([]byte{0, byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)}, index...)
+	e.records = make(map[string]*envelope.Frame, len(indexes))
+	for record, index := range indexes {
+		e.records[record] = frame(appendIndex(nil, index))
+	}
+	if top == 1 {
+		e.frame = frame(appendIndex(nil, []int{0}))
+	}
 	return e, nil
 }

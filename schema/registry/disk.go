@@ -1,28 +1,35 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"sync"
 
 	"github.com/postrider/postrider/envelope"
 )
 
-// disk is a file with the ids that were found. A file that cannot be read or written is
-// a line in the log, and never an error of a message.
+// disk is a file with the ids that were found. It has a line for each, with a checksum before it: a
+// changed byte must not become another id, and relays and pipes that share the file lose no
+// line of each other. A file that cannot be read or written is a line in the log, and
+// never an error of a message.
 type disk struct {
 	file, place string
 	log         *slog.Logger
 
 	mu     sync.Mutex
 	read   bool
+	anew   bool // the file is unusable, or full: write another one
+	size   int
 	kept   map[envelope.Schema]*entry
 	warned bool
 }
@@ -30,16 +37,13 @@ type disk struct {
 // diskMost bounds the file, in bytes.
 const diskMost = 4 << 20
 
-// saved is the content of the file.
+// saved is a line of the file.
 type saved struct {
-	Registry string      `json:"registry"`
-	Schemas  []savedItem `json:"schemas"`
-}
-
-type savedItem struct {
-	Schema   envelope.Schema `json:"schema"`
-	Frame    envelope.Frame  `json:"frame"`
-	Protobuf bool            `json:"protobuf,omitempty"`
+	Registry string                     `json:"registry"`
+	Schema   envelope.Schema            `json:"schema"`
+	Frame    *envelope.Frame            `json:"frame,omitempty"`
+	Records  map[string]*envelope.Frame `json:"records,omitempty"`
+	Protobuf bool                       `json:"protobuf,omitempty"`
 }
 
 // find returns what an earlier process found.
@@ -61,8 +65,12 @@ func (d *disk) keep(s envelope.Schema, e *entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.load()
+	if reflect.DeepEqual(d.kept[s], e) && !d.anew {
+		return
+	}
+	makeRoom(d.kept, s, knownMost)
 	d.kept[s] = e
-	if err := d.write(); err != nil {
+	if err := d.write(e); err != nil {
 		d.warn(err)
 	}
 }
@@ -74,7 +82,7 @@ func (d *disk) warn(err error) {
 	d.warned = true
 }
 
-// load reads the file once. Entries of another registry are dropped.
+// load reads the file once. Lines of other registries are ignored.
 func (d *disk) load() {
 	if d.read {
 		return
@@ -84,66 +92,100 @@ func (d *disk) load() {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var all saved
+	var lines []saved
 	if err == nil {
-		all, err = readDisk(d.file, info.Mode())
+		lines, d.size, err = readDisk(d.file, info.Mode())
 	}
 	if err != nil {
+		d.anew = true
 		d.warn(err)
+	}
+	for _, l := range lines {
+		if l.Registry == d.place {
+			makeRoom(d.kept, l.Schema, knownMost)
+			d.kept[l.Schema] = &entry{l.Schema, l.Frame, l.Records, l.Protobuf}
+		}
+	}
+}
+
+// makeRoom deletes any other schemas where a new one would be one too many: they are asked for again.
+func makeRoom(all map[envelope.Schema]*entry, s envelope.Schema, most int) {
+	if all[s] != nil {
 		return
 	}
-	if all.Registry != d.place {
-		return
-	}
-	for _, item := range all.Schemas {
-		frame := item.Frame
-		d.kept[item.Schema] = &entry{&frame, item.Protobuf}
+	for other := range all {
+		if len(all) < most {
+			return
+		}
+		delete(all, other)
 	}
 }
 
 // readDisk reads the file, unless every user may write it: its ids decide how
 // consumers decode payloads. A pipe would keep the relay waiting.
-func readDisk(name string, mode fs.FileMode) (saved, error) {
+func readDisk(name string, mode fs.FileMode) ([]saved, int, error) {
 	switch {
 	case !mode.IsRegular():
-		return saved{}, errors.New("it is not a regular file: remove it, or correct cache")
+		return nil, 0, errors.New("it is not a regular file: remove it, or correct cache")
 	case mode.Perm()&0o002 != 0 && runtime.GOOS != "windows":
-		return saved{}, fmt.Errorf("every user may write it (mode %#o): remove it, or set its mode to 0600", mode.Perm())
+		return nil, 0, fmt.Errorf("every user may write it (mode %#o): remove it, or set its mode to 0600", mode.Perm())
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return saved{}, err
+		return nil, 0, err
 	}
 	defer f.Close()
 	return parseDisk(f)
 }
 
-func parseDisk(r io.Reader) (all saved, err error) {
+// parseDisk returns the lines that are whole, and the size of all. With an error, others are not.
+func parseDisk(r io.Reader) (all []saved, size int, err error) {
 	text, err := io.ReadAll(io.LimitReader(r, diskMost+1))
-	if err == nil && len(text) > diskMost {
-		err = errors.New("the file has more than 4 MiB: remove it")
+	if err != nil {
+		return nil, 0, err
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &all)
+	if len(text) > diskMost {
+		return nil, len(text), errors.New("the file has more than 4 MiB: remove it")
 	}
-	for _, item := range all.Schemas {
-		if err == nil && !item.valid() {
-			err = errors.New("the file has a frame that no registry gives: remove it")
+	for text := range bytes.SplitSeq(text, []byte("\n")) {
+		if len(text) == 0 {
+			continue
 		}
+		var l saved
+		sum, rest, _ := bytes.Cut(text, []byte(" "))
+		if string(sum) != checksum(rest) || json.Unmarshal(rest, &l) != nil || !l.valid() {
+			err = errors.New("the file has lines that were cut off or changed: they are ignored")
+			continue
+		}
+		all = append(all, l)
 	}
-	return all, err
+	return all, len(text), err
 }
 
-// valid reports whether the frame is one that ask makes.
-func (i *savedItem) valid() bool {
-	p, g := i.Frame.Prefix, i.Frame.GUID
-	switch i.Schema.Framing {
+func checksum(b []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(b)) }
+
+// valid reports whether the frames are such as ask makes.
+func (l *saved) valid() bool {
+	if l.Frame == nil && len(l.Records) == 0 || l.Frame != nil && !validFrame(l.Schema.Framing, l.Frame) {
+		return false
+	}
+	for _, f := range l.Records {
+		if f == nil || !validFrame(l.Schema.Framing, f) {
+			return false
+		}
+	}
+	return true
+}
+
+func validFrame(framing envelope.Framing, f *envelope.Frame) bool {
+	p, g := f.Prefix, f.GUID
+	switch framing {
 	case envelope.FrameID:
-		return len(p) >= 5 && p[0] == 0 && len(g) == 0 && i.Frame.Inside == 0 && validIndex(p[5:])
+		return len(p) >= 5 && p[0] == 0 && len(g) == 0 && f.Inside == 0 && validIndex(p[5:])
 	case envelope.FrameGUID:
-		return len(g) >= 17 && g[0] == 1 && len(p) == 0 && i.Frame.Inside == 0 && validIndex(g[17:])
+		return len(g) >= 17 && g[0] == 1 && len(p) == 0 && f.Inside == 0 && validIndex(g[17:])
 	case envelope.Framed:
-		return len(p) == 0 && len(g) == 0 && i.Frame.Inside == 5
+		return len(p) == 0 && len(g) == 0 && f.Inside == 5
 	}
 	return false
 }
@@ -156,26 +198,52 @@ func validIndex(b []byte) bool {
 	return err == nil && len(rest) == 0
 }
 
-// write replaces the file.
-func (d *disk) write() error {
-	all := saved{Registry: d.place}
-	for s, e := range d.kept {
-		all.Schemas = append(all.Schemas, savedItem{s, *e.frame, e.protobuf})
-	}
-	text, err := json.Marshal(all)
+// line is what the file has of an entry. It begins with a line break, for the case that the line
+// before it was cut off.
+func (d *disk) line(e *entry) ([]byte, error) {
+	text, err := json.Marshal(saved{d.place, e.schema, e.frame, e.records, e.protobuf})
+	return fmt.Appendf(nil, "\n%s %s", checksum(text), text), err
+}
+
+// write adds a line to the file, or replaces a file that is unusable or full.
+func (d *disk) write(e *entry) error {
+	line, err := d.line(e)
 	if err != nil {
 		return err
+	}
+	if d.size+len(line) <= diskMost && !d.anew {
+		f, err := os.OpenFile(d.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		d.size += len(line)
+		_, err = f.Write(line)
+		return errors.Join(err, f.Sync(), f.Close())
+	}
+	for _, other := range d.kept {
+		if other == e {
+			continue
+		}
+		more, err := d.line(other)
+		if err != nil {
+			return err
+		}
+		if len(line)+len(more) <= diskMost/2 { // the other half is for what comes
+			line = append(line, more...)
+		}
 	}
 	f, err := os.CreateTemp(filepath.Dir(d.file), ".postrider-schemas-*")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
+	_, err = f.Write(line)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), d.file)
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())
+		return err
 	}
-	return err
+	d.size, d.anew = len(line), false
+	return nil
 }

@@ -71,38 +71,30 @@ func guid(text string) ([]byte, error) {
 	return b, nil
 }
 
-// indexOf finds the message of that full name in the text of a Protobuf schema. A schema
-// with one message at the top needs no name.
-func indexOf(text, record string) ([]int, error) {
+// indexesOf returns the indexes of the messages in the text of a Protobuf schema, by full name, and
+// the number of those at the top. A schema with one message at the top needs no name.
+func indexesOf(text string) (all map[string][]int, top int, err error) {
 	file, err := parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("the Protobuf schema cannot be read: %w", err)
+		return nil, 0, fmt.Errorf("the Protobuf schema cannot be read: %w", err)
 	}
-	var names []string
-	var found []int
-	top := 0
-	eachMessage(file, func(name string, index []int) bool {
-		names = append(names, name)
+	all = map[string][]int{}
+	eachMessage(file, func(name string, index []int) {
 		if len(index) == 1 {
 			top++
 		}
-		if name == record {
-			found = index
+		if len(index) <= maxDepth {
+			all[name] = index
 		}
-		return found == nil
 	})
-	switch {
-	case found != nil:
-		return found, nil
-	case top == 1:
-		return []int{0}, nil
+	if top == 0 {
+		return nil, 0, errors.New("the Protobuf schema has no message")
 	}
-	return nil, &recordError{record, names}
+	return all, top, nil
 }
 
-// eachMessage visits the messages of a file with their full names and indexes, until visit
-// returns false.
-func eachMessage(file *ast.FileNode, visit func(name string, index []int) bool) {
+// eachMessage visits the messages of a file with their full names and indexes.
+func eachMessage(file *ast.FileNode, visit func(name string, index []int)) {
 	pkg := ""
 	var top []*ast.MessageNode
 	for _, d := range file.Decls {
@@ -113,8 +105,8 @@ func eachMessage(file *ast.FileNode, visit func(name string, index []int) bool) 
 			top = append(top, d)
 		}
 	}
-	var all func(prefix string, in []*ast.MessageNode, at []int) bool
-	all = func(prefix string, in []*ast.MessageNode, at []int) bool {
+	var all func(prefix string, in []*ast.MessageNode, at []int)
+	all = func(prefix string, in []*ast.MessageNode, at []int) {
 		for i, m := range in {
 			name, here := prefix+m.Name.Val, slices.Concat(at, []int{i})
 			var inside []*ast.MessageNode
@@ -123,11 +115,9 @@ func eachMessage(file *ast.FileNode, visit func(name string, index []int) bool) 
 					inside = append(inside, d)
 				}
 			}
-			if !visit(name, here) || !all(name+".", inside, here) {
-				return false
-			}
+			visit(name, here)
+			all(name+".", inside, here)
 		}
-		return true
 	}
 	all(pkg, top, nil)
 }
@@ -146,14 +136,4 @@ func deep(text string) bool {
 		}
 	}
 	return false
-}
-
-// recordError reports that a Protobuf schema has several messages and not this one.
-type recordError struct {
-	record string
-	names  []string
-}
-
-func (e *recordError) Error() string {
-	return fmt.Sprintf("the Protobuf schema has no message %.200q: set record in the route to one of %.500s", e.record, strings.Join(e.names, ", "))
 }

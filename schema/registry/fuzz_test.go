@@ -31,20 +31,31 @@ func FuzzMessageIndex(f *testing.F) {
 
 // FuzzProtobuf looks for the message of a schema in any text.
 func FuzzProtobuf(f *testing.F) {
-	f.Add(proto, "shop.Placed.Part")
-	f.Add("message A{message B{}}message C{}", "A.B")
-	f.Add(strings.Repeat("message A{", 99), "")
-	f.Fuzz(func(t *testing.T, text, record string) {
-		if index, err := registry.IndexOf(text, record); err == nil && (len(index) == 0 || len(index) > 101) {
-			t.Error(index)
+	f.Add(proto)
+	f.Add("message A{message B{}}message C{}")
+	f.Add(strings.Repeat("message A{", 99) + strings.Repeat("}", 99))
+	f.Fuzz(func(t *testing.T, text string) {
+		all, top, err := registry.IndexesOf(text)
+		if err == nil && (top == 0 || top > len(all)) {
+			t.Errorf("%d at the top of %d", top, len(all))
+		}
+		for name, index := range all {
+			if len(index) == 0 || len(index) > 50 {
+				t.Error(name, index)
+			}
 		}
 	})
 }
 
 // FuzzCache reads any cache file.
 func FuzzCache(f *testing.F) {
-	f.Add([]byte(`{"registry":"http://h","schemas":[{"schema":{"Subject":"orders-value","Version":1},"frame":{"Prefix":"AAAAAAc="}},{"schema":{"Framing":1},"frame":{"GUID":"AQABAgMEBQYHCAkKCwwNDg8C"}},{"schema":{"Framing":2},"frame":{"Inside":5},"protobuf":true}]}`))
-	f.Add([]byte(`{"schemas":[{"frame":{"Prefix":"AAAAAAcI"}}]}`))
+	for _, line := range []string{
+		`{"registry":"http://h","schema":{"Subject":"orders-value","Version":1},"frame":{"Prefix":"AAAAAAc="}}`,
+		`{"schema":{"Framing":1},"records":{"a.B":{"GUID":"AQABAgMEBQYHCAkKCwwNDg8C"}}}`,
+		`{"schema":{"Framing":2},"frame":{"Inside":5},"protobuf":true}`,
+	} {
+		f.Add([]byte(checked(line) + "\n" + checked(line)))
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if n, err := registry.ReadCache(bytes.NewReader(text)); err == nil && n > len(text) {
 			t.Errorf("%d schemas", n)

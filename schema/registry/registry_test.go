@@ -408,12 +408,12 @@ func TestCacheUnusable(t *testing.T) {
 	s := envelope.Schema{Subject: "orders-value", Version: 1, Record: "x"}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"half":        `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Sub`,
-		"not a frame": `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Subject":"orders-value","Version":1,"Record":"x"},"frame":{"Prefix":"AQID"}}]}`,
+		"half":        `1a2b3c4d {"registry":"` + fake.URL() + `","schema":{"Sub`,
+		"not a frame": checked(`{"registry":"` + fake.URL() + `","schema":{"Subject":"orders-value","Version":1},"frame":{"Prefix":"AQID"}}`),
 		"too large":   strings.Repeat(" ", 5<<20),
 		"no folder":   "",
 		"a folder":    "",
-		"of everyone": `{"registry":"` + fake.URL() + `","schemas":[{"schema":{"Subject":"orders-value","Version":1,"Record":"x"},"frame":{"Prefix":"AAAAAAk="}}]}`,
+		"of everyone": checked(`{"registry":"` + fake.URL() + `","schema":{"Subject":"orders-value","Version":1},"frame":{"Prefix":"AAAAAAk="}}`),
 	} {
 		file := filepath.Join(dir, name, "ids")
 		switch name {

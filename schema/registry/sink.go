@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync/atomic"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -15,42 +16,49 @@ import (
 // for an unknown schema it returns an error, with which [Client.Sink] asks
 // the registry.
 func (c *Client) Router(next envelope.Router) envelope.Router {
-	return func(m *postrider.Message) (envelope.Route, error) {
-		r, err := next.Of(m)
-		if err != nil || r.Format != envelope.Confluent {
+	near := new(recent)
+	if next == nil {
+		next = next.Of
+	}
+	return func(m *postrider.Message) (r envelope.Route, err error) {
+		if r, err = next(m); err != nil || r.Format != envelope.Confluent {
 			return r, err
 		}
 		misfit := func(field, code, reason string) error {
 			return &envelope.RouteError{Code: code, Rule: r.Rule, Field: field, Reason: reason}
 		}
-		switch {
-		case m.Headers[seal.HeaderAlgorithm] != "":
-			return r, misfit("payload", envelope.CodeFormat, "is sealed, and readers of a schema registry cannot open it: send it in another format")
-		case m.Headers[postrider.ErasedHeader] != "" && len(m.Payload) == 0:
-			return r, misfit("payload", envelope.CodeFormat, "was erased, and readers of a schema registry cannot read an empty one: discard it")
-		case m.Headers[envelope.DataRef] != "":
-			return r, nil // Encode refuses it
-		}
-		if s, held := (*c.held.Load())[r.Topic]; held {
-			return r, &missing{s, r.Topic, true}
-		}
-		s := r.Schema
-		if s.Framing != envelope.Framed {
-			e := (*c.known.Load())[s]
-			if e == nil {
-				return r, &missing{s, r.Topic, false}
+		if len(m.Headers) > 0 {
+			switch {
+			case m.Headers[seal.HeaderAlgorithm] != "":
+				return r, misfit("payload", envelope.CodeFormat, "is sealed, and readers of a schema registry cannot open it: send it in another format")
+			case m.Headers[postrider.ErasedHeader] != "" && len(m.Payload) == 0:
+				return r, misfit("payload", envelope.CodeFormat, "was erased, and readers of a schema registry cannot read an empty one: discard it")
+			case m.Headers[envelope.DataRef] != "":
+				return r, nil // Encode refuses it
 			}
-			r.Frame = e.frame
+		}
+		if held := c.held.Load(); held != nil {
+			if s, is := (*held)[r.Topic]; is {
+				return r, &missing{s, r.Topic, true}
+			}
+		}
+		if r.Schema.Framing != envelope.Framed {
+			e := near.find(c, r.Schema.Framing, r.Schema.Subject, r.Schema.Version)
+			if e == nil {
+				return r, &missing{r.Schema, r.Topic, false}
+			}
+			if r.Frame = e.of(r.Schema.Record); r.Frame == nil {
+				return r, misfit("payload", CodeRecord, "has no schema: "+e.lacks(r.Schema.Record))
+			}
 			return r, nil
 		}
 		id, rest, ok := FrameID(m.Payload)
 		if !ok {
 			return r, misfit("payload", CodeFrame, "does not begin with a schema id, and framing is framed: correct the writer, or set framing to id")
 		}
-		s = envelope.Schema{Framing: envelope.Framed, Version: int32(id)}
-		e := (*c.known.Load())[s]
+		e := near.find(c, envelope.Framed, "", int32(id))
 		if e == nil {
-			return r, &missing{s, r.Topic, false}
+			return r, &missing{envelope.Schema{Framing: envelope.Framed, Version: int32(id)}, r.Topic, false}
 		}
 		r.Frame = e.frame
 		if e.protobuf {
@@ -62,6 +70,26 @@ func (c *Client) Router(next envelope.Router) envelope.Router {
 		}
 		return r, nil
 	}
+}
+
+// recent has the schemas that a router met last, so that most messages cost neither a lock nor a
+// look into a map.
+type recent [16]atomic.Pointer[entry]
+
+func (n *recent) find(c *Client, framing envelope.Framing, subject string, version int32) *entry {
+	slot := uint32(version) + uint32(len(subject))
+	if subject != "" {
+		slot += uint32(subject[len(subject)-1]) // where the record names it
+	}
+	at := &n[slot%uint32(len(n))]
+	if e := at.Load(); e != nil && e.schema.Version == version && e.schema.Subject == subject && e.schema.Framing == framing {
+		return e
+	}
+	e := c.lookup(envelope.Schema{Framing: framing, Subject: subject, Version: version})
+	if e != nil {
+		at.Store(e)
+	}
+	return e
 }
 
 // missing is the error about a schema that must be asked for.
@@ -197,12 +225,16 @@ func (c *Client) settle(ctx context.Context, miss *missing) error {
 	wrong := (*Error)(nil)
 	down := err != nil && (!errors.As(err, &wrong) || wrong.Down())
 	c.mu.Lock()
-	_, held := (*c.held.Load())[miss.topic]
-	if held != down {
-		next := maps.Clone(*c.held.Load())
-		if delete(next, miss.topic); down {
-			next[miss.topic] = miss.schema
-		}
+	next := map[string]envelope.Schema{}
+	if held := c.held.Load(); held != nil {
+		next = maps.Clone(*held)
+	}
+	if delete(next, miss.topic); down {
+		next[miss.topic] = miss.schema
+	}
+	if len(next) == 0 {
+		c.held.Store(nil)
+	} else {
 		c.held.Store(&next)
 	}
 	c.mu.Unlock()

@@ -276,10 +276,7 @@ func recordsOf(kind sr.SchemaType, text string) map[string]string {
 		if err != nil {
 			return nil
 		}
-		eachMessage(file, func(name string, index []int) bool {
-			all[string(appendIndex(nil, index))] = name
-			return true
-		})
+		eachMessage(file, func(name string, index []int) { all[string(appendIndex(nil, index))] = name })
 		return all
 	case sr.TypeJSON, sr.TypeAvro:
 	}

@@ -148,7 +148,7 @@ func (p *patient) examine(ctx context.Context, c check) ([]ops.Finding, error) {
 				Severity: ops.Warning, What: fmt.Sprintf("no answer: %v", err), Why: "this check was skipped", Fix: "see the other findings, then examine again",
 			})
 		}
-	case errNeedsPrivilege, db.ErrTableDenied, db.ErrColumnDenied, db.ErrAccessDB:
+	case db.ErrNeedsPrivilege, db.ErrTableDenied, db.ErrColumnDenied, db.ErrAccessDB:
 		found = append(found, ops.Finding{
 			Severity: ops.Warning, What: "check skipped: missing privilege", Why: "its findings are unknown", Fix: "run the doctor as the relay's user, with the privileges of docs/mysql.md",
 		})

@@ -14,40 +14,31 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// errNeedsPrivilege is the number of the error for a missing global privilege.
-const errNeedsPrivilege = 1227
-
 // trxNow is the server's time in the zone of its process, as INNODB_TRX tells times.
 const trxNow = `CONVERT_TZ(NOW(), @@SESSION.time_zone, 'SYSTEM')`
 
-// variables are global settings by name.
+// variables are global settings of the server.
 func (p *patient) variables(ctx context.Context, names ...string) (map[string]string, error) {
-	rows, err := p.box.DB.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('`+strings.Join(names, `', '`)+`')`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	v := map[string]string{}
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		v[strings.ToLower(name)] = value
-	}
-	return v, rows.Err()
+	return variables(ctx, p.box.DB, names...)
 }
 
 // examineServer looks whether relays work with this server at all.
 func (p *patient) examineServer(ctx context.Context) ([]ops.Finding, error) {
-	v, err := p.variables(ctx, "version", "auto_increment_increment", "read_only", "wsrep_on")
+	v, err := p.variables(ctx, decisive()...)
 	if err != nil {
 		return nil, err
 	}
 	data := map[string]any{"version": v["version"]}
 	var refusal *store.UnusableError
-	if errors.As(refused(v), &refusal) {
+	err = refused(v)
+	if err == nil {
+		err = inGroup(ctx, p.box.DB, v["group_replication_group_name"])
+	}
+	if errors.As(err, &refusal) {
 		return []ops.Finding{{Severity: ops.Critical, What: refusal.What, Why: "relays refuse to work", Fix: refusal.Fix, Data: data}}, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	least, name := [3]int{8, 0, 16}, "MySQL 8.0.16"
 	if p.maria {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,13 +20,16 @@ import (
 // onEach runs a test on every server that this run has.
 func onEach(t *testing.T, test func(t *testing.T, server *testserver.MySQL)) {
 	t.Helper()
-	versions := testserver.MySQLVersions()
-	if one := os.Getenv("POSTRIDER_MYSQL"); one != "" {
-		versions = []string{one}
-	}
-	for _, version := range versions {
+	for _, version := range versions() {
 		t.Run(version, func(t *testing.T) { test(t, testserver.SharedMySQL(t, version)) })
 	}
+}
+
+func versions() []string {
+	if one := os.Getenv("POSTRIDER_MYSQL"); one != "" {
+		return []string{one}
+	}
+	return testserver.MySQLVersions()
 }
 
 // newDB returns a pool for an empty database.
@@ -60,7 +64,15 @@ func newOutbox(t *testing.T, server *testserver.MySQL, lanes int) *sql.DB {
 
 const testLanes = 4
 
-type env struct{ db *sql.DB }
+type env struct {
+	db     *sql.DB
+	listed string // in docs/conformance.md
+}
+
+// listedAs is a version as people write it.
+func listedAs(version string) string {
+	return strings.NewReplacer("mariadb-", "MariaDB ", "mysql-", "MySQL ").Replace(version)
+}
 
 func (e *env) open() *Store        { return New(e.db, &Options{MakePipe: true}) }
 func (e *env) Store() store.Store  { return e.open() }
@@ -92,7 +104,7 @@ func (e *env) setBack(ctx context.Context, d time.Duration) error {
 
 func (e *env) Features() storetest.Features {
 	return storetest.Features{
-		Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
+		Database: e.listed, Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
 	}
 }
 
@@ -109,7 +121,7 @@ func TestConformance(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		storetest.Run(t, func(t *testing.T) storetest.Env {
 			t.Helper()
-			return &env{db: newOutbox(t, server, testLanes)}
+			return &env{db: newOutbox(t, server, testLanes), listed: listedAs(server.Version)}
 		})
 	})
 }

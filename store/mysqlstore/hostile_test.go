@@ -26,6 +26,8 @@ type hostile struct {
 	key string
 	rng *rand.Rand
 	n   int64 // committed versions
+
+	noXA bool
 }
 
 func (h *hostile) message() postrider.Message {
@@ -65,7 +67,11 @@ func (h *hostile) write(ctx context.Context) error {
 		_, err := tx.ExecContext(ctx, `DO SLEEP(?)`, h.rng.Float64()*most)
 		return err
 	}
-	switch h.rng.IntN(6) {
+	way := h.rng.IntN(6)
+	if h.noXA && way == 4 {
+		way = 5
+	}
+	switch way {
 	case 0: // rolled back, after others have gone past
 		return h.inTx(ctx, level, false, func(tx *sql.Tx) error {
 			return errors.Join(h.enqueue(ctx, tx, 1+h.rng.IntN(5)), pause(ctx, tx, 0.05))

@@ -28,81 +28,99 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	if req.BootID == "" {
 		return store.Grant{}, errors.New("mysql: lease: the boot id is empty")
 	}
-	conn, err := s.box.DB.Conn(ctx)
-	if err != nil {
-		return store.Grant{}, s.box.Wrap("lease", err)
+	g, here, err := s.leaseOnOne(ctx, req)
+	if err != nil && !db.Answered(err) && db.DiscardIdle(ctx, s.box.DB) > 0 && db.IsReadOnly(err) {
+		g, here, err = s.leaseOnOne(ctx, req) // the pool knew a primary of before a switch
 	}
-	var g store.Grant
-	err = db.Again(ctx, func() error { // after a deadlock; what was done before it is done again, to the same end
-		g = store.Grant{}
-		return s.lease(ctx, conn, req, &g)
-	})
-	if err = errors.Join(err, conn.Close()); err != nil {
+	if err != nil {
 		return store.Grant{}, s.box.Wrap("lease", err)
 	}
 	s.mu.Lock()
-	s.identity = g.Identity
+	changed := s.identity != "" && s.identity != g.Identity
+	s.identity, s.here = g.Identity, here
 	s.mu.Unlock()
+	if changed {
+		db.DiscardIdle(ctx, s.box.DB)
+	}
 	return g, nil
 }
 
-func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+// leaseOnOne leases on one connection, which is closed where it leads to no primary.
+func (s *Store) leaseOnOne(ctx context.Context, req store.LeaseRequest) (g store.Grant, here string, err error) {
+	conn, err := s.box.DB.Conn(ctx)
+	if err != nil {
+		return g, "", err
+	}
+	err = db.Again(ctx, func() error { // after a deadlock; what was done before it is done again, to the same end
+		g = store.Grant{}
+		here, err = s.lease(ctx, conn, req, &g)
+		return err
+	})
+	if err != nil && !db.Answered(err) {
+		db.Discard(conn)
+		return g, "", err
+	}
+	return g, here, errors.Join(err, conn.Close())
+}
+
+func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) (here string, err error) {
 	have, err := s.box.SchemaVersion(ctx, q)
 	if err != nil {
-		return err
+		return here, err
 	}
 	if have != Version {
-		return &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
+		return "", &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
 	}
 	at, err := s.box.Clock(ctx, q)
 	if err != nil {
-		return err
+		return here, err
 	}
 	g.Now = time.UnixMicro(at)
 	if err := s.seesAll(ctx, q); err != nil {
-		return err
+		return here, err
 	}
-	if err := s.identify(ctx, q, at, g); err != nil {
-		return err
+	if here, err = s.identify(ctx, q, at, g); err != nil {
+		return here, err
 	}
 	if err := s.numbering(ctx, q); err != nil {
-		return err
+		return here, err
 	}
 	if err := s.heartbeat(ctx, q, req, at); err != nil {
-		return err
+		return here, err
 	}
 	if err := s.orders(ctx, q, at, g); err != nil {
-		return err
+		return here, err
 	}
 	if err := s.giveBack(ctx, q, req); err != nil {
-		return err
+		return here, err
 	}
 	alive, err := s.live(ctx, q, req.BootID, at, g)
 	if err != nil {
-		return err
+		return here, err
 	}
 	if !req.Leave && !req.Observe {
 		if err := s.take(ctx, q, req, g, alive); err != nil {
-			return err
+			return here, err
 		}
 	}
-	return s.grant(ctx, q, req, at, g)
+	return here, s.grant(ctx, q, req, at, g)
 }
 
 // identify fills in identity and lanes. Another server, or a restart of the same one,
 // raises the epoch, once however many instances see it.
-func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.Grant) error {
+func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.Grant) (here string, err error) {
 	srv, err := s.server(ctx, q, at)
 	if err != nil {
-		return err
+		return "", err
 	}
 	const jitter = 2_000_000 // the server counts its time in seconds
 	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?
 		WHERE one = 1 AND (server <> ? OR ABS(started - ?) > ?)`, srv.id, srv.started, srv.id, srv.started, jitter)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return q.QueryRowContext(ctx, `SELECT CONCAT(id, '/', epoch), lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
+	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
+	return here, q.QueryRowContext(ctx, `SELECT `+here+`, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is

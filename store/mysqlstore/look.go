@@ -36,12 +36,10 @@ type sight struct {
 }
 
 // look takes the steps of package holes. Positions are those that lanes will be read from.
-func (s *Store) look(ctx context.Context, positions []holes.Position) (sight, error) {
+func (s *Store) look(ctx context.Context, conn *sql.Conn, positions []holes.Position) (sight, error) {
 	s.eye.mu.Lock()
 	defer s.eye.mu.Unlock()
-	s.mu.Lock()
-	identity := s.identity
-	s.mu.Unlock()
+	identity, here := s.leased()
 	if s.eye.identity != identity { // what was seen was another history
 		s.eye.identity, s.eye.holes, s.eye.asked, s.eye.seen = identity, holes.Tracker{}, 0, witness{}
 		s.eye.sweepFrom, s.eye.sweepAt = 0, 0
@@ -51,16 +49,16 @@ func (s *Store) look(ctx context.Context, positions []holes.Position) (sight, er
 		tracker.Adopt(p, s.elapsed())
 	}
 	var v sight
-	if err := s.explore(ctx, tracker, identity, &v); err != nil {
+	if err := s.explore(ctx, conn, tracker, identity, here, &v); err != nil {
 		return v, err
 	}
-	if err := s.bury(ctx, tracker); err != nil {
+	if err := s.bury(ctx, conn, tracker); err != nil {
 		return v, err
 	}
 	if v.stuck && len(tracker.Open()) < mostOpen { // there is room again
 		v.stuck, v.full, s.eye.stuck = false, true, false
 	}
-	if err := s.sweep(ctx); err != nil {
+	if err := s.sweep(ctx, conn); err != nil {
 		return v, err
 	}
 	v.Look = tracker.Look()
@@ -68,17 +66,17 @@ func (s *Store) look(ctx context.Context, positions []holes.Position) (sight, er
 }
 
 // explore lists and probes, and takes of what it finds as much as there is room for.
-func (s *Store) explore(ctx context.Context, tracker *holes.Tracker, identity string, v *sight) error {
+func (s *Store) explore(ctx context.Context, q db.Querier, tracker *holes.Tracker, identity, here string, v *sight) error {
 	before := tracker.Keep()
 	s.eye.stuck = false
-	listed, err := s.list(ctx, tracker.Tip(), identity, v)
+	listed, err := s.list(ctx, q, tracker.Tip(), identity, here, v)
 	if err != nil {
 		return err
 	}
 	at := s.elapsed()
 	tracker.Listed(listed, at)
 	v.full = len(listed) == mostListed
-	found, err := db.Probe(ctx, s.box.DB, tracker.Open())
+	found, err := db.Probe(ctx, q, tracker.Open())
 	if err != nil {
 		*tracker = before // the list alone proves nothing
 		return err
@@ -96,8 +94,8 @@ func (s *Store) elapsed() time.Duration { return time.Since(s.born) }
 
 // list returns the numbers above the tip, ascending, and asserts that the database is the
 // one leased.
-func (s *Store) list(ctx context.Context, tip int64, identity string, v *sight) (seqs []int64, err error) {
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT 0 AS seq, CONCAT(id, '/', epoch) AS identity, `+db.Now+` AS at FROM postrider_info
+func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, here string, v *sight) (seqs []int64, err error) {
+	rows, err := q.QueryContext(ctx, `SELECT 0 AS seq, `+here+` AS identity, `+db.Now+` AS at FROM postrider_info
 		UNION ALL (SELECT -1, id, 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
 		UNION ALL (SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?)`, s.eye.seen.seq, tip, mostListed)
 	if err != nil {
@@ -130,20 +128,20 @@ func (s *Store) list(ctx context.Context, tip int64, identity string, v *sight) 
 		return nil, err
 	}
 	if again { // another row has a number that was read
-		return nil, s.refuseReset(ctx, s.box.DB, s.eye.seen.seq)
+		return nil, s.refuseReset(ctx, q, s.eye.seen.seq)
 	}
 	slices.Sort(seqs) // a union promises no order
 	return seqs, nil
 }
 
 // bury drops the holes that will never have a row.
-func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
+func (s *Store) bury(ctx context.Context, conn *sql.Conn, tracker *holes.Tracker) error {
 	began := s.elapsed()
 	if len(tracker.Suspects(began-patience)) == 0 || s.eye.asked > 0 && began-s.eye.asked < patience/2 {
 		return nil
 	}
 	s.eye.asked = began
-	seconds, err := s.oldest(ctx, s.box.DB)
+	seconds, err := s.oldest(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -154,12 +152,12 @@ func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
 	if len(suspects) == 0 {
 		return nil
 	}
-	alive, err := s.dirty(ctx, suspects)
+	alive, err := s.dirty(ctx, conn, suspects)
 	if err != nil {
 		return err
 	}
 	dead := suspects.Minus(holes.Of(alive))
-	if err := s.drop(ctx, dead); err != nil { // before a position can be without them
+	if err := s.drop(ctx, conn, dead); err != nil { // before a position can be without them
 		return err
 	}
 	tracker.Bury(suspects, alive)
@@ -167,8 +165,8 @@ func (s *Store) bury(ctx context.Context, tracker *holes.Tracker) error {
 }
 
 // dirty returns which of some numbers have a row, committed or not.
-func (s *Store) dirty(ctx context.Context, set holes.Set) (alive []int64, err error) {
-	tx, err := s.box.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
+func (s *Store) dirty(ctx context.Context, conn *sql.Conn, set holes.Set) (alive []int64, err error) {
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted})
 	if err != nil {
 		return nil, err
 	}

@@ -61,8 +61,6 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 		return nil, &store.UnusableError{What: "MySQL has no log that wakes relays", Fix: "a relay polls it every few milliseconds"}
 	case req.Notify != "":
 		return nil, &store.UnusableError{What: "MySQL has no notifications", Fix: "a relay polls it every few milliseconds"}
-	case req.Roles:
-		return nil, s.Office().Need(ops.CanRole)
 	case req.Lanes < 0 || req.Lanes > 4096:
 		return nil, &store.UnusableError{What: fmt.Sprintf("an outbox cannot have %d lanes", req.Lanes), Fix: "choose 1 to 4096"}
 	case target == 0:
@@ -78,6 +76,9 @@ func (s desk) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.Step, 
 			return nil, err
 		}
 		steps, err := plan(have, target)
+		if err == nil && req.Roles && target == Version {
+			steps = append(steps, ops.Step{Version: Version, Name: "roles"})
+		}
 		if err != nil || !req.Adopt || have != Version || target != Version {
 			return steps, err
 		}
@@ -142,6 +143,13 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, req ops.MigrateRequ
 		if err := s.guard(ctx, conn); err != nil {
 			return nil, s.box.Wrap("migrate: guard the journal", err)
 		}
+	}
+	if req.Roles && target == Version {
+		start := time.Now()
+		if err := s.makeRoles(ctx, conn, req.RolePrefix); err != nil {
+			return nil, err
+		}
+		steps = append(steps, ops.Step{Version: Version, Name: "roles", Took: time.Since(start)})
 	}
 	if req.Adopt && target == Version {
 		step, err := s.adopt(ctx, conn, req.Actor)

@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 		}
 		// What a barrier that is wrong does.
 		dead := holes.Set{{First: 1, Last: 3}}
-		if err := s.drop(t.Context(), dead); err != nil {
+		if err := s.drop(t.Context(), s.box.DB, dead); err != nil {
 			t.Fatal(err)
 		}
 		s.eye.holes.Bury(dead, nil)
@@ -125,7 +126,7 @@ func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		s := New(newOutbox(t, server, 1), nil)
 		for _, set := range []holes.Set{{{First: 5, Last: 9}, {First: 12, Last: 12}}, {{First: 5, Last: 9}}, {{First: 1, Last: 2}, {First: 4, Last: 14}}} {
-			if err := s.drop(t.Context(), set); err != nil {
+			if err := s.drop(t.Context(), s.box.DB, set); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -136,7 +137,7 @@ func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 		if _, err := s.box.DB.ExecContext(t.Context(), `UPDATE postrider_dropped SET dropped_at = dropped_at - ? WHERE high < 12`, (2 * droppedFor).Microseconds()); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.sweep(t.Context()); err != nil {
+		if err := sweep(t, s); err != nil {
 			t.Fatal(err)
 		}
 		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
@@ -159,10 +160,10 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 		if _, err := s.box.DB.ExecContext(t.Context(), `INSERT INTO postrider_outbox (seq, topic) VALUES (7, 't')`); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.sweep(t.Context()); !errors.Is(err, store.ErrIdentity) {
+		if err := sweep(t, s); !errors.Is(err, store.ErrIdentity) {
 			t.Fatalf("error %v", err)
 		}
-		if err := s.sweep(t.Context()); err != nil {
+		if err := sweep(t, s); err != nil {
 			t.Errorf("the second sweep: %v", err)
 		}
 		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100)
@@ -170,7 +171,7 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}
 		// What either of them has noted is not noted again.
-		if err := s.drop(t.Context(), holes.Set{{First: 5, Last: 12}}); err != nil {
+		if err := s.drop(t.Context(), s.box.DB, holes.Set{{First: 5, Last: 12}}); err != nil {
 			t.Fatal(err)
 		}
 		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
@@ -269,4 +270,10 @@ func TestLongPositionsAreSettledTogether(t *testing.T) {
 			t.Errorf("the same again: lost %v, error %v", lost, err)
 		}
 	})
+}
+
+// sweep is one sweep on a connection of its own.
+func sweep(t *testing.T, s *Store) error {
+	t.Helper()
+	return s.onOne(t.Context(), "sweep", func(conn *sql.Conn) error { return s.sweep(t.Context(), conn) })
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/postrider/postrider/store/mysqlstore/internal/hosts"
 )
 
 // Open returns a store over a pool of its own: see [OpenDB]. opts may be nil. It does no
@@ -38,11 +40,14 @@ func (s *Store) Close() error {
 // mysql://user:password@host:3306/shop, also written mariadb://. It suits a relay: its
 // statements wait for a lock for a second at most. It does no I/O; close it yourself.
 //
+// Of several hosts, as in mysql://user@one:3306,two:3306/shop, each connection leads to the
+// primary. All are asked at once, so that a silent host delays no connection.
+//
 // The parameter tls is "true" (verify the server's certificate), "skip-verify",
 // "preferred" or "false", the default. socket names a Unix socket in place of the host.
 // password is asked at each connection; nil: the URL holds it.
 func OpenDB(rawURL string, password func(context.Context) (string, error)) (*sql.DB, error) {
-	cfg, err := config(rawURL)
+	cfg, all, err := config(rawURL)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +60,7 @@ func OpenDB(rawURL string, password func(context.Context) (string, error)) (*sql
 			return nil, fmt.Errorf("mysql: open: %w", err)
 		}
 	}
-	c, err := mysql.NewConnector(cfg)
+	c, err := hosts.Connector(cfg, all, primary)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: open: %w", err)
 	}
@@ -65,25 +70,35 @@ func OpenDB(rawURL string, password func(context.Context) (string, error)) (*sql
 	return db, nil
 }
 
-func config(rawURL string) (*mysql.Config, error) {
-	u, err := url.Parse(rawURL)
+// config returns the settings of the first host, and the addresses of all.
+func config(rawURL string) (*mysql.Config, []string, error) {
+	one, names := hostList(rawURL)
+	u, err := url.Parse(one)
 	if err != nil {
-		return nil, errors.New("mysql: open: the URL cannot be parsed; write mysql://USER:PASSWORD@HOST:3306/DATABASE, with special characters as %XX")
+		return nil, nil, errors.New("mysql: open: the URL cannot be parsed; write mysql://USER:PASSWORD@HOST:3306/DATABASE, with special characters as %XX")
 	}
 	if u.Scheme != "mysql" && u.Scheme != "mariadb" {
-		return nil, fmt.Errorf("mysql: open: scheme %q is unknown; use mysql or mariadb", u.Scheme)
+		return nil, nil, fmt.Errorf("mysql: open: scheme %q is unknown; use mysql or mariadb", u.Scheme)
 	}
 	cfg := mysql.NewConfig()
 	cfg.User = u.User.Username()
 	cfg.Passwd, _ = u.User.Password()
 	cfg.DBName = strings.TrimPrefix(u.Path, "/")
 	if cfg.DBName == "" || strings.Contains(cfg.DBName, "/") {
-		return nil, errors.New("mysql: open: the URL names no database; write mysql://USER:PASSWORD@HOST:3306/DATABASE")
+		return nil, nil, errors.New("mysql: open: the URL names no database; write mysql://USER:PASSWORD@HOST:3306/DATABASE")
 	}
-	cfg.Net, cfg.Addr = "tcp", u.Host
-	if u.Port() == "" {
-		cfg.Addr = net.JoinHostPort(u.Hostname(), "3306")
+	var hosts []string
+	for _, name := range names {
+		at := url.URL{Host: name}
+		if name == "" && len(names) > 1 || name != "" && (at.Hostname() == "" || strings.Contains(at.Hostname(), ":") && name[0] != '[') {
+			return nil, nil, fmt.Errorf("mysql: open: host %q is not HOST or HOST:PORT", name)
+		}
+		if at.Port() == "" {
+			name = net.JoinHostPort(at.Hostname(), "3306")
+		}
+		hosts = append(hosts, name)
 	}
+	cfg.Net, cfg.Addr = "tcp", hosts[0]
 	for name, values := range u.Query() {
 		value := values[len(values)-1]
 		switch name {
@@ -92,12 +107,15 @@ func config(rawURL string) (*mysql.Config, error) {
 			case "true", "false", "skip-verify", "preferred":
 				cfg.TLSConfig = value
 			default:
-				return nil, fmt.Errorf("mysql: open: tls must be true, skip-verify, preferred or false (got %q)", value)
+				return nil, nil, fmt.Errorf("mysql: open: tls must be true, skip-verify, preferred or false (got %q)", value)
 			}
 		case "socket":
-			cfg.Net, cfg.Addr = "unix", value
+			if len(hosts) > 1 {
+				return nil, nil, errors.New("mysql: open: socket names one server, and the URL names several hosts; leave one of them out")
+			}
+			cfg.Net, cfg.Addr, hosts[0] = "unix", value, value
 		default:
-			return nil, fmt.Errorf("mysql: open: parameter %q is unknown; use tls or socket", name)
+			return nil, nil, fmt.Errorf("mysql: open: parameter %q is unknown; use tls or socket", name)
 		}
 	}
 	cfg.Logger = &mysql.NopLogger{} // what matters comes back as an error
@@ -112,5 +130,20 @@ func config(rawURL string) (*mysql.Config, error) {
 	// A lock is waited for a second at most: the caller repeats.
 	// What a server may have changed for everybody would hide rows from the reader.
 	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "autocommit": "1", "sql_select_limit": "18446744073709551615"}
-	return cfg, nil
+	return cfg, hosts, nil
+}
+
+// hostList returns the URL with the first of its hosts, and the hosts: a URL of Go has one.
+func hostList(rawURL string) (one string, hosts []string) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		return rawURL, []string{""}
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	begin := strings.LastIndex(rest[:end], "@") + 1
+	hosts = strings.Split(rest[begin:end], ",")
+	return scheme + "://" + rest[:begin] + hosts[0] + rest[end:], hosts
 }

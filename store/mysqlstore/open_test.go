@@ -25,14 +25,14 @@ func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
 }
 
 func TestOpenReadsTheURL(t *testing.T) {
-	cfg, err := config("mariadb://app:p%40ss@db.example/shop?tls=true")
+	cfg, _, err := config("mariadb://app:p%40ss@db.example/shop?tls=true")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if cfg.User != "app" || cfg.Passwd != "p@ss" || cfg.Addr != "db.example:3306" || cfg.DBName != "shop" || cfg.TLSConfig != "true" {
 		t.Errorf("%+v", cfg)
 	}
-	if cfg, err = config("mysql://app@/shop?socket=/run/m.sock"); err != nil || cfg.Net != "unix" || cfg.Addr != "/run/m.sock" {
+	if cfg, _, err = config("mysql://app@/shop?socket=/run/m.sock"); err != nil || cfg.Net != "unix" || cfg.Addr != "/run/m.sock" {
 		t.Errorf("%+v, error %v", cfg, err)
 	}
 }

@@ -19,7 +19,7 @@ func (s *Store) Office() *ops.Office {
 	at := desk{s}
 	office := &ops.Office{
 		Kind: "mysql", Version: Version,
-		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: at,
+		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: at, Roles: at,
 		Holds: true, Orders: operations.Orders{Outbox: s.box}, Stops: operations.Stops{Outbox: s.box},
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "compare the counts of postrider_messages by state yourself; PostgreSQL has them",
@@ -28,7 +28,6 @@ func (s *Store) Office() *ops.Office {
 			ops.CanFind:      "select from the view postrider_messages by id or key; PostgreSQL has it",
 			ops.CanHistory:   "collect the relay's metrics; PostgreSQL and SQLite have it",
 			ops.CanPartition: "retention deletes settled rows in the order of their numbers; PostgreSQL has them",
-			ops.CanRole:      "GRANT SELECT, INSERT, UPDATE, DELETE on the tables, and PROCESS, to the relay's user; PostgreSQL has them",
 			ops.CanStrict:    "set the version of each message yourself; PostgreSQL has them",
 		},
 	}

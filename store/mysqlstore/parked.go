@@ -48,29 +48,29 @@ var dueRecords = "(SELECT pipe, seq, chained, (chained AND seq = final) AS ends,
 	" FROM postrider_parked r WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead') AND NOT " + held("r") + ") AS timed) AS relevant) AS placed" +
 	" WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END) AS due"
 
-func (s *Store) readParked(ctx context.Context, p *page) error {
+func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
 	r, b := p.r, p.b
 	if r.Keys != nil { // first: what becomes due between two queries is found by the second or announced
-		if err := s.nextSingle(ctx, r, b); err != nil {
+		if err := s.nextSingle(ctx, q, r, b); err != nil {
 			return err
 		}
-		return s.readDue(ctx, p)
+		return s.readDue(ctx, q, p)
 	}
-	if err := s.readDue(ctx, p); err != nil {
+	if err := s.readDue(ctx, q, p); err != nil {
 		return err
 	}
-	at, err := s.box.Clock(ctx, s.box.DB)
+	at, err := s.box.Clock(ctx, q)
 	if err != nil {
 		return err
 	}
 	lane := []store.LaneGrant{{Lane: r.Lane}}
-	err = s.views(ctx, s.box.DB, at, lane)
+	err = s.views(ctx, q, at, lane)
 	b.Parked = lane[0].Parked
 	return err
 }
 
 // readDue reads what is due; when the read names queues, of each its share.
-func (s *Store) readDue(ctx context.Context, p *page) error {
+func (s *Store) readDue(ctx context.Context, q db.Querier, p *page) error {
 	r, b := p.r, p.b
 	share, named, args := -1, "", []any{s.box.Pipe, r.Lane}
 	if r.Keys != nil {
@@ -84,7 +84,7 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 			args = append(args, []byte(key))
 		}
 	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT k.seq, k.state, k.attempts, k.generation, k.code, due.chained, due.ends, due.place, `+prefixed(db.MessageColumns)+` FROM `+dueRecords+`
+	rows, err := q.QueryContext(ctx, `SELECT k.seq, k.state, k.attempts, k.generation, k.code, due.chained, due.ends, due.place, `+prefixed(db.MessageColumns)+` FROM `+dueRecords+`
 		JOIN postrider_parked k ON k.pipe = due.pipe AND k.seq = due.seq`+named+fmt.Sprintf(` ORDER BY place, since, k.seq LIMIT %d`, limit(r)), args...)
 	if err != nil {
 		return err
@@ -121,10 +121,10 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 func prefixed(columns string) string { return "k." + strings.ReplaceAll(columns, ", ", ", k.") }
 
 // nextSingle tells when the next record that stands in no queue becomes due.
-func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+func (s *Store) nextSingle(ctx context.Context, q db.Querier, r store.LaneRead, b *store.Batch) error {
 	var at sql.NullInt64
 	var here int64
-	err := s.box.DB.QueryRowContext(ctx, `SELECT MIN(due), `+db.Now+` FROM `+fmt.Sprintf(ready, db.Numbers([]store.Lane{r.Lane}))+` WHERE due > `+db.Now+` AND NOT `+inQueue,
+	err := q.QueryRowContext(ctx, `SELECT MIN(due), `+db.Now+` FROM `+fmt.Sprintf(ready, db.Numbers([]store.Lane{r.Lane}))+` WHERE due > `+db.Now+` AND NOT `+inQueue,
 		s.box.Pipe).Scan(&at, &here)
 	if at.Valid {
 		b.Parked.HasDue, b.Parked.NextDue = true, db.Until(here, at.Int64)

@@ -2,6 +2,8 @@ package mysqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -21,13 +23,32 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	if len(reads) == 0 {
 		return nil, nil
 	}
-	batches, err := s.read(ctx, s.portion.of(reads))
+	var batches []store.Batch
+	err := s.onOne(ctx, "read", func(conn *sql.Conn) (err error) {
+		batches, err = s.read(ctx, conn, s.portion.of(reads))
+		return err
+	})
 	s.portion.learn(ctx, err)
 	return batches, err
 }
 
-func (s *Store) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
-	lanes, err := s.scan(ctx, reads)
+// onOne runs fn on one connection, and so on one server: what a pool has of others, such as of
+// a primary of before a failover, is not mixed into it. A connection to another server than
+// the one leased is closed.
+func (s *Store) onOne(ctx context.Context, what string, fn func(*sql.Conn) error) error {
+	conn, err := s.box.DB.Conn(ctx)
+	if err != nil {
+		return s.box.Wrap(what, err)
+	}
+	if err = fn(conn); errors.Is(err, store.ErrIdentity) {
+		db.Discard(conn)
+		return err
+	}
+	return errors.Join(err, s.box.Wrap(what, conn.Close()))
+}
+
+func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead) ([]store.Batch, error) {
+	lanes, err := s.scan(ctx, conn, reads)
 	if err != nil {
 		return nil, s.box.Wrap("read", err)
 	}
@@ -40,7 +61,7 @@ func (s *Store) read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 			p.left = r.Within - spent
 		}
 		if r.Parked {
-			err = s.readParked(ctx, &p)
+			err = s.readParked(ctx, conn, &p)
 		} else {
 			lanes[i].fill(&p)
 		}
@@ -98,9 +119,9 @@ type record struct {
 
 // scan looks at the log and reads what fits of every lane that is not read for parked
 // records: first numbers and sizes, by an index that has nothing else, then bodies.
-func (s *Store) scan(ctx context.Context, reads []store.LaneRead) ([]scanned, error) {
+func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead) ([]scanned, error) {
 	lanes := make([]scanned, len(reads))
-	settled, err := s.settledPositions(ctx, reads)
+	settled, err := s.settledPositions(ctx, conn, reads)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +141,7 @@ func (s *Store) scan(ctx context.Context, reads []store.LaneRead) ([]scanned, er
 	if len(positions) == 0 {
 		return lanes, nil
 	}
-	seen, err := s.look(ctx, positions)
+	seen, err := s.look(ctx, conn, positions)
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +151,10 @@ func (s *Store) scan(ctx context.Context, reads []store.LaneRead) ([]scanned, er
 			lanes[i].late = seen.Late(lanes[i].from)
 		}
 	}
-	if err := s.heads(ctx, reads, lanes); err != nil {
+	if err := s.heads(ctx, conn, reads, lanes); err != nil {
 		return nil, err
 	}
-	bodies, err := s.bodies(ctx, seen.now, choose(reads, lanes))
+	bodies, err := s.bodies(ctx, conn, seen.now, choose(reads, lanes))
 	s.witness(bodies)
 	for i := range lanes {
 		lanes[i].bodies = bodies
@@ -153,7 +174,7 @@ func (s *Store) witness(bodies map[int64]*record) {
 }
 
 // settledPositions returns those of the lanes that are read from where they were settled.
-func (s *Store) settledPositions(ctx context.Context, reads []store.LaneRead) (map[store.Lane]holes.Position, error) {
+func (s *Store) settledPositions(ctx context.Context, q db.Querier, reads []store.LaneRead) (map[store.Lane]holes.Position, error) {
 	var lanes []store.Lane
 	for _, r := range reads {
 		if !r.Parked && r.After == nil {
@@ -163,15 +184,15 @@ func (s *Store) settledPositions(ctx context.Context, reads []store.LaneRead) (m
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	return s.box.Positions(ctx, s.box.DB, lanes, "")
+	return s.box.Positions(ctx, q, lanes, "")
 }
 
 // heads reads numbers and sizes of late rows and of those behind the position, of all
 // lanes in one statement. It is later than the look, so that every number up to the tip
 // that is no hole is visible to it. The index is forced: through another one the server
 // would visit uncommitted rows one by one.
-func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scanned) error {
-	filter, err := s.filterOf(ctx)
+func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead, lanes []scanned) error {
+	filter, err := s.filterOf(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -194,7 +215,7 @@ func (s *Store) heads(ctx context.Context, reads []store.LaneRead, lanes []scann
 	if len(parts) == 0 {
 		return nil
 	}
-	rows, err := s.box.DB.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	rows, err := q.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
 	if err != nil {
 		return err
 	}
@@ -233,14 +254,14 @@ func looked(r store.LaneRead, filter store.Filter) int {
 }
 
 // filterOf is the pipe's filter, which never changes.
-func (s *Store) filterOf(ctx context.Context) (store.Filter, error) {
+func (s *Store) filterOf(ctx context.Context, q db.Querier) (store.Filter, error) {
 	s.mu.Lock()
 	known := s.filter
 	s.mu.Unlock()
 	if known != nil {
 		return *known, nil
 	}
-	filter, err := s.box.Filter(ctx, s.box.DB)
+	filter, err := s.box.Filter(ctx, q)
 	if err == nil {
 		s.mu.Lock()
 		s.filter = &filter
@@ -279,7 +300,7 @@ func choose(reads []store.LaneRead, lanes []scanned) []int64 {
 }
 
 // bodies reads rows by number.
-func (s *Store) bodies(ctx context.Context, at int64, seqs []int64) (map[int64]*record, error) {
+func (s *Store) bodies(ctx context.Context, q db.Querier, at int64, seqs []int64) (map[int64]*record, error) {
 	const most = 2000
 	slices.Sort(seqs)
 	found := make(map[int64]*record, len(seqs))
@@ -288,7 +309,7 @@ func (s *Store) bodies(ctx context.Context, at int64, seqs []int64) (map[int64]*
 		for _, seq := range seqs[:n] {
 			found[seq] = nil
 		}
-		if err := s.bodiesOf(ctx, at, seqs[:n], found); err != nil {
+		if err := s.bodiesOf(ctx, q, at, seqs[:n], found); err != nil {
 			return nil, err
 		}
 		seqs = seqs[n:]
@@ -296,8 +317,8 @@ func (s *Store) bodies(ctx context.Context, at int64, seqs []int64) (map[int64]*
 	return found, nil
 }
 
-func (s *Store) bodiesOf(ctx context.Context, at int64, seqs []int64, found map[int64]*record) error {
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+db.Numbers(seqs)+`)`)
+func (s *Store) bodiesOf(ctx context.Context, q db.Querier, at int64, seqs []int64, found map[int64]*record) error {
+	rows, err := q.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+db.Numbers(seqs)+`)`)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package mysqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,32 +16,20 @@ import (
 type server struct {
 	id      string // of the server and its data directory
 	started int64  // when it started, by its clock, to the second
+	self    string // the SQL of id
 }
 
 // server looks at the settings of the server and refuses one that numbers rows otherwise
 // than this store's proof assumes.
 func (s *Store) server(ctx context.Context, q db.Querier, nowUS int64) (server, error) {
-	rows, err := q.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'hostname', 'port', 'server_id',
-		'version', 'auto_increment_increment', 'read_only', 'wsrep_on', 'innodb_autoinc_lock_mode')`)
+	v, err := variables(ctx, q, append(decisive(), "server_uuid", "hostname", "port", "server_id")...)
 	if err != nil {
 		return server{}, err
 	}
-	defer rows.Close()
-	v := map[string]string{}
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return server{}, err
-		}
-		v[strings.ToLower(name)] = value
-	}
-	if err := rows.Err(); err != nil {
-		return server{}, err
-	}
-	if err := rows.Close(); err != nil { // the next query may need its connection
-		return server{}, err
-	}
 	if err := refused(v); err != nil {
+		return server{}, err
+	}
+	if err := inGroup(ctx, q, v["group_replication_group_name"]); err != nil {
 		return server{}, err
 	}
 	var name, uptime string
@@ -50,11 +40,50 @@ func (s *Store) server(ctx context.Context, q db.Querier, nowUS int64) (server, 
 	if err != nil {
 		return server{}, fmt.Errorf("uptime %q is no number", uptime)
 	}
-	srv := server{id: v["server_uuid"], started: nowUS - up*1e6}
+	srv := server{id: v["server_uuid"], started: nowUS - up*1e6, self: `@@server_uuid`}
 	if srv.id == "" { // MariaDB
 		srv.id = v["hostname"] + ":" + v["port"] + "/" + v["server_id"]
+		srv.self = `CONCAT(@@hostname, ':', @@port, '/', @@server_id)`
 	}
 	return srv, nil
+}
+
+// variables are global settings of the server.
+func variables(ctx context.Context, q db.Querier, names ...string) (map[string]string, error) {
+	rows, err := q.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('`+strings.Join(names, `', '`)+`')`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	v := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return nil, err
+		}
+		v[strings.ToLower(name)] = value
+	}
+	return v, errors.Join(rows.Err(), rows.Close()) // the next query may need its connection
+}
+
+// decisive are the settings that refused looks at.
+func decisive() []string {
+	return []string{"version", "auto_increment_increment", "read_only", "wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode"}
+}
+
+// inGroup refuses a member of a replication group that is not its primary. One that was expelled, or
+// was started and has not joined, may lack what the group has committed.
+func inGroup(ctx context.Context, q db.Querier, group string) error {
+	if group == "" {
+		return nil
+	}
+	var is bool
+	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM performance_schema.replication_group_members
+		WHERE MEMBER_ID = @@server_uuid AND MEMBER_STATE = 'ONLINE' AND MEMBER_ROLE = 'PRIMARY')`).Scan(&is)
+	if err == nil && !is {
+		err = &store.UnusableError{What: "the server is not the primary of its replication group", Fix: "connect to the primary, or let this server join the group", Passing: true}
+	}
+	return err
 }
 
 // refused reports the first setting with which numbers are not drawn in one order by one
@@ -67,8 +96,10 @@ func refused(v map[string]string) error {
 		return &store.UnusableError{What: "auto_increment_increment is " + v["auto_increment_increment"] + ": several servers draw numbers", Fix: "write on one server and SET GLOBAL auto_increment_increment = 1"}
 	case strings.EqualFold(v["wsrep_on"], "ON"):
 		return &store.UnusableError{What: "the server is a Galera node: what another node writes is not seen before its commit", Fix: "use a server with asynchronous or semi-synchronous replication"}
-	case strings.EqualFold(v["read_only"], "ON"):
-		return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Passing: true}
+	case v["group_replication_group_name"] != "" && strings.EqualFold(v["group_replication_single_primary_mode"], "OFF"):
+		return &store.UnusableError{What: "the server's replication group has several primaries: what another one writes is not seen before its commit", Fix: "run the group with group_replication_single_primary_mode = ON"}
+	case v["read_only"] != "" && !strings.EqualFold(v["read_only"], "OFF"):
+		return readOnly()
 	}
 	return nil
 }
@@ -86,15 +117,35 @@ func (s *Store) oldest(ctx context.Context, q db.Querier) (seconds int64, err er
 // privilege the server shows only the user's own, without an error.
 func (s *Store) seesAll(ctx context.Context, q db.Querier) error {
 	var user string
+	if err := q.QueryRowContext(ctx, `SELECT CURRENT_USER()`).Scan(&user); err != nil {
+		return err
+	}
+	// The table needs PROCESS, of the user or of a role that is active. Without it, it is empty
+	// on MariaDB.
 	var may bool
-	err := q.QueryRowContext(ctx, `SELECT CURRENT_USER(), EXISTS (SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'PROCESS'
-		AND GRANTEE = CONCAT('''', SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), ''''))`).Scan(&user, &may)
-	if err == nil && !may {
+	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM information_schema.INNODB_CMP)`).Scan(&may)
+	if db.Code(err) == db.ErrNeedsPrivilege || err == nil && !may {
 		name, host, _ := strings.Cut(user, "@")
 		err = &store.UnusableError{
 			What: "user " + user + " lacks the privilege PROCESS, without which running statements of other sessions are invisible",
 			Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
 		}
+	}
+	return err
+}
+
+func readOnly() error {
+	return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Passing: true}
+}
+
+// primary returns an error where the server takes no writes, or may lack some of the last ones.
+func primary(ctx context.Context, q *sql.Conn) error {
+	v, err := variables(ctx, q, decisive()...)
+	if err == nil {
+		err = refused(v)
+	}
+	if err == nil {
+		err = inGroup(ctx, q, v["group_replication_group_name"])
 	}
 	return err
 }

@@ -33,28 +33,28 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 			return nil, fmt.Errorf("mysql: settle: lane %d is in one call twice", ordered[i].Lane)
 		}
 	}
-	s.mu.Lock()
-	identity := s.identity
-	s.mu.Unlock()
-	err = db.Again(ctx, func() error {
-		lost, err = s.settle(ctx, identity, ordered)
-		return err
+	identity, here := s.leased()
+	err = s.onOne(ctx, "settle", func(conn *sql.Conn) error {
+		return s.box.Wrap("settle", db.Again(ctx, func() error {
+			lost, err = s.settle(ctx, conn, identity, here, ordered)
+			return err
+		}))
 	})
-	return lost, s.box.Wrap("settle", err)
+	return lost, err
 }
 
-func (s *Store) settle(ctx context.Context, identity string, ordered []store.Settlement) ([]store.Lane, error) {
+func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
 	// What a call does beside the positions it does to the lanes that carry its number.
 	call := rand.Int64()
-	fence, err := s.fence(identity, call, ordered)
+	fence, err := s.fence(identity, here, call, ordered)
 	if err != nil {
 		return nil, err
 	}
 	var rest []db.Statement
 	size := 0
-	x := operations.NewExecutor(s.box)
+	x := operations.NewExecutor(s.box, conn)
 	for i := range ordered {
-		more, err := s.consequences(ctx, x, call, &ordered[i])
+		more, err := s.consequences(ctx, conn, x, call, &ordered[i])
 		if err != nil {
 			return nil, err
 		}
@@ -64,30 +64,26 @@ func (s *Store) settle(ctx context.Context, identity string, ordered []store.Set
 		size += bytesOf(st.Args)
 	}
 	if len(rest) == 0 && len(fence) == 1 {
-		res, err := s.box.DB.ExecContext(ctx, fence[0].Query, fence[0].Args...)
+		res, err := conn.ExecContext(ctx, fence[0].Query, fence[0].Args...)
 		if err != nil {
 			return nil, err
 		}
 		if n, err := res.RowsAffected(); err == nil && n == int64(len(ordered)) {
 			return nil, nil
 		}
-		return s.lost(ctx, identity, ordered)
+		return s.lost(ctx, conn, identity, here, ordered)
 	}
 	all := slices.Concat([]db.Statement{{Query: "START TRANSACTION"}}, fence, rest, []db.Statement{{Query: "COMMIT"}})
-	if err := s.transact(ctx, all, len(fence) == 1 && size <= onePacket); err != nil {
+	if err := s.transact(ctx, conn, all, len(fence) == 1 && size <= onePacket); err != nil {
 		return nil, err
 	}
-	return s.lost(ctx, identity, ordered)
+	return s.lost(ctx, conn, identity, here, ordered)
 }
 
 // transact runs the statements of a transaction on one connection, in one packet if that
 // is asked for. A statement that fails ends those behind it, and leaves the transaction
 // open: it is rolled back.
-func (s *Store) transact(ctx context.Context, all []db.Statement, one bool) error {
-	conn, err := s.box.DB.Conn(ctx)
-	if err != nil {
-		return err
-	}
+func (s *Store) transact(ctx context.Context, conn *sql.Conn, all []db.Statement, one bool) (err error) {
 	if one {
 		var texts []string
 		var args []any
@@ -107,12 +103,12 @@ func (s *Store) transact(ctx context.Context, all []db.Statement, one bool) erro
 			err = errors.Join(err, rerr)
 		}
 	}
-	return errors.Join(err, conn.Close())
+	return err
 }
 
 // fence moves the lanes that are the caller's, at the epoch that he knows, and no others.
 // It takes several statements where positions are long.
-func (s *Store) fence(identity string, call int64, ordered []store.Settlement) ([]db.Statement, error) {
+func (s *Store) fence(identity, here string, call int64, ordered []store.Settlement) ([]db.Statement, error) {
 	var all []db.Statement
 	var parts []string
 	var args []any
@@ -124,7 +120,7 @@ func (s *Store) fence(identity string, call int64, ordered []store.Settlement) (
 		WHERE p.pipe = ? AND p.epoch = x.epoch AND p.owner = x.owner COLLATE utf8mb4_bin`
 		args = append(args, call, s.box.Pipe)
 		if identity != "" {
-			query += ` AND EXISTS (SELECT 1 FROM postrider_info WHERE CONCAT(id, '/', epoch) = ?)`
+			query += ` AND EXISTS (SELECT 1 FROM postrider_info WHERE ` + here + ` = ?)`
 			args = append(args, identity)
 		}
 		all = append(all, db.Statement{Query: query, Args: args})
@@ -153,13 +149,13 @@ func (s *Store) fence(identity string, call int64, ordered []store.Settlement) (
 }
 
 // lost returns the lanes on which the settlement is not the last one that was made.
-func (s *Store) lost(ctx context.Context, identity string, ordered []store.Settlement) ([]store.Lane, error) {
+func (s *Store) lost(ctx context.Context, q db.Querier, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
 	var lanes []store.Lane
 	for i := range ordered {
 		lanes = append(lanes, ordered[i].Lane)
 	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, CONCAT(i.id, '/', i.epoch) FROM postrider_progress p
-		JOIN postrider_info i WHERE p.pipe = ? AND p.lane IN (`+db.Numbers(lanes)+`)`, s.box.Pipe)
+	rows, err := q.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, `+here+` FROM postrider_progress p
+		JOIN postrider_info WHERE p.pipe = ? AND p.lane IN (`+db.Numbers(lanes)+`)`, s.box.Pipe)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +193,7 @@ func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.
 
 // consequences are what a settlement does beside its position, on condition that this
 // call has moved the lane.
-func (s *Store) consequences(ctx context.Context, x *operations.Executor, call int64, st *store.Settlement) ([]db.Statement, error) {
+func (s *Store) consequences(ctx context.Context, q db.Querier, x *operations.Executor, call int64, st *store.Settlement) ([]db.Statement, error) {
 	var all []db.Statement
 	for i := range st.Park {
 		one, err := s.park(call, st.Lane, &st.Park[i])
@@ -214,7 +210,7 @@ func (s *Store) consequences(ctx context.Context, x *operations.Executor, call i
 	if len(st.Requests) == 0 {
 		return all, nil
 	}
-	settled, err := s.behind(ctx, st)
+	settled, err := s.behind(ctx, q, st)
 	if err != nil {
 		return nil, err
 	}
@@ -223,11 +219,11 @@ func (s *Store) consequences(ctx context.Context, x *operations.Executor, call i
 }
 
 // behind is the position of a lane behind a settlement that counts.
-func (s *Store) behind(ctx context.Context, st *store.Settlement) (holes.Position, error) {
+func (s *Store) behind(ctx context.Context, q db.Querier, st *store.Settlement) (holes.Position, error) {
 	if st.Position != nil {
 		return holes.Decode(st.Position)
 	}
-	settled, err := s.box.Positions(ctx, s.box.DB, []store.Lane{st.Lane}, "")
+	settled, err := s.box.Positions(ctx, q, []store.Lane{st.Lane}, "")
 	return settled[st.Lane], err
 }
 

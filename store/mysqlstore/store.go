@@ -50,6 +50,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	identity string        // of the last Lease, "" before
+	here     string        // the SQL of the identity where it was leased
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
 	portion  portion
@@ -124,6 +125,18 @@ func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
 		case <-poll.C:
 		}
 	}
+}
+
+// leased returns the identity of the last Lease, "" before, and the SQL that yields it on the
+// server that was leased, and never on another one: a failover must not go unseen between
+// two leases.
+func (s *Store) leased() (identity, here string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.identity == "" {
+		return "", `CONCAT(postrider_info.id, '/', postrider_info.epoch)`
+	}
+	return s.identity, s.here
 }
 
 // news reports whether a look would find something.

@@ -70,7 +70,7 @@ func (e *env) Advance(_ context.Context, d time.Duration) error {
 func (e *env) setBack(ctx context.Context, d time.Duration) error { return e.Advance(ctx, -d) }
 
 func (e *env) Features() storetest.Features {
-	return storetest.Features{Lanes: testLanes, Tick: 10 * time.Second, SetBack: e.setBack, View: e.view, SentTimes: true}
+	return storetest.Features{Database: "SQLite", Lanes: testLanes, Tick: 10 * time.Second, SetBack: e.setBack, View: e.view, SentTimes: true}
 }
 
 type writer struct{ tx *sql.Tx }

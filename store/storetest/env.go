@@ -12,12 +12,14 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/storetest/internal/listed"
 )
 
 // Env is one fresh and empty outbox in some database. Its methods may be called
@@ -51,6 +53,8 @@ type Tx interface {
 // Features are declared, never guessed. A case that needs a missing feature is
 // skipped with the reason.
 type Features struct {
+	// Database is the name under which docs/conformance.md lists what ran. "": it is not listed.
+	Database string
 	// Lanes of the outbox: 2 to 8.
 	Lanes int
 	// Tick is the unit of short leases and delays: after a tick the suite expects a
@@ -149,15 +153,38 @@ func Cases() []Case {
 // Run runs every case as a subtest, each in a fresh environment.
 func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 	t.Helper()
-	for _, c := range Cases() {
+	all := Cases()
+	var mu sync.Mutex
+	database, passed := "", map[string]string{} // why a case does not apply, "" if it does
+	note := func(env Env, name, why string) {
+		mu.Lock()
+		defer mu.Unlock()
+		database, passed[name] = env.Features().Database, why
+	}
+	t.Cleanup(func() { // behind parallel cases
+		if database == "" || len(passed) < len(all) {
+			return
+		}
+		ran := make([]listed.Case, 0, len(all))
+		for _, c := range all {
+			ran = append(ran, listed.Case{Name: c.Name, Why: passed[c.Name]})
+		}
+		if err := listed.Check(database, ran); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
 			env := newEnv(t)
 			if why := c.Needs.missing(env); why != "" {
+				note(env, c.Name, why)
 				t.Skipf("skipped for this store: %s", why)
 			}
 			if err := c.Run(t.Context(), env); err != nil {
 				t.Errorf("%v\nbroken promise: %s", err, c.Promise)
+				return
 			}
+			note(env, c.Name, "")
 		})
 	}
 }

@@ -79,13 +79,27 @@ func (t memTx) Enqueue(_ context.Context, msgs ...postrider.Message) error {
 func (t memTx) Commit(context.Context) error   { return t.tx.Commit() }
 func (t memTx) Rollback(context.Context) error { return t.tx.Rollback() }
 
+// listedEnv is an environment whose run is in docs/conformance.md.
+type listedEnv struct {
+	storetest.Env
+	name string
+}
+
+func (e listedEnv) Features() storetest.Features {
+	f := e.Env.Features()
+	f.Database = e.name
+	return f
+}
+
 // TestReference runs the whole suite against both families of the reference
 // implementation: a suite that fails a correct store is as useless as one that
 // passes a broken one.
 func TestReference(t *testing.T) {
 	for name, family := range map[string]memstore.Family{"cursor": memstore.Cursor, "rows": memstore.Rows, "holes": memstore.Holes} {
 		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(*testing.T) storetest.Env { return newMemEnv(family, memstore.None) })
+			storetest.Run(t, func(*testing.T) storetest.Env {
+				return listedEnv{newMemEnv(family, memstore.None), "memory, family " + name}
+			})
 			t.Run("migrator", func(t *testing.T) {
 				storetest.RunMigrator(t, func(*testing.T) *ops.Office {
 					return memstore.New(&memstore.Options{Family: family, Empty: true}).Office()

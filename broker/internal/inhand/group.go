@@ -19,6 +19,7 @@ type Held[T any] struct {
 	Earliest, Latest time.Time
 
 	group *group[T]
+	added int // the call of Add that brought it
 }
 
 // group is what a queue holds of one group. Its fields are guarded by the queue's mu.
@@ -39,11 +40,13 @@ func (g *group[T]) all() []*Held[T] {
 // live reports whether the message is the receiver's to settle.
 func (h *Held[T]) live() bool { return h.group.out == h }
 
-// Add puts received messages behind those of their groups, in place of stale ones.
+// Add puts the messages of one poll behind those of their groups, in place of stale ones.
 func (q *Queue[T]) Add(got ...*Held[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.added++
 	for _, h := range got {
+		h.added = q.added
 		q.add(h)
 	}
 	q.wake()
@@ -55,9 +58,12 @@ func (q *Queue[T]) add(h *Held[T]) {
 		g = &group[T]{name: h.Group}
 	}
 	all := slices.Clone(g.all())
-	if at := slices.IndexFunc(all, func(old *Held[T]) bool { return q.of.Stale(old.Of, h.Of) }); at >= 0 {
+	earlier := func(old *Held[T]) bool { return old.added != h.added }
+	if at := slices.IndexFunc(all, func(old *Held[T]) bool { return earlier(old) && q.of.Stale(old.Of, h.Of) }); at >= 0 {
 		for _, old := range all[at:] {
-			q.remove(old)
+			if earlier(old) {
+				q.remove(old)
+			}
 		}
 	}
 	h.group, h.Delivery.Token = g, h

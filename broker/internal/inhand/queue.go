@@ -16,15 +16,20 @@ import (
 var ErrLost = errors.New("message is no longer held")
 
 // Service describes a service that hides a received message from other consumers
-// for a time, and its requests. All fields are required, and constant.
+// for a time, and its requests. All fields are required unless their zero value has a
+// meaning, and constant.
 type Service[T any] struct {
 	Name     string        // of the adapter's package, for errors
 	Time     time.Duration // for which Extend hides messages
 	MaxDelay time.Duration // of a message that is given back
+	MinDelay time.Duration // of a message that is given back, also by Close; zero: none
 	MaxHeld  int           // no poll begins while so many messages are held
 	Closing  time.Duration // for the requests of Close together
 	Batch    int           // most messages of a request
 	Parallel int           // requests that one call has under way at once
+	// Together gives a message back in one request with what waits behind it, for the same
+	// delay. Without it what waits behind is given back before, without a delay.
+	Together bool
 
 	// Poll receives messages once, until ctx ends. The receiver wants at most limit, and
 	// room more may be held. Messages that are returned with an error are held as well.
@@ -33,8 +38,8 @@ type Service[T any] struct {
 	// known to be done. err is that of a request without answers.
 	Delete func(ctx context.Context, batch []*Held[T]) (answers []error, err error)
 	Hide   func(ctx context.Context, batch []*Held[T], d time.Duration) (answers []error, err error)
-	// Stale reports whether the receipt of next shows that held, and all behind it in
-	// the group, was visible to others since.
+	// Stale reports whether the receipt of next shows that held, of an earlier poll, and all
+	// behind it in the group, was visible to others since.
 	Stale func(held, next T) bool
 	// Taken reports whether behind is lost with a message before it in its group.
 	Taken func(lost, behind T) bool
@@ -54,6 +59,7 @@ type Queue[T any] struct {
 	groups  map[string]*group[T]
 	order   []*group[T] // that may have a message to hand out, the oldest first
 	held    int
+	added   int // calls of Add
 	polling bool
 	err     error // of the last poll, for the next Receive
 	closed  bool
@@ -191,7 +197,7 @@ func (q *Queue[T]) extend(ctx context.Context, all []*Held[T]) error {
 
 // Settle implements broker.Source. Acknowledged messages are deleted. A message that is
 // given back is hidden for its delay, rounded up to seconds. What waits behind it is
-// given back before, so that its group continues with it.
+// given back before or with it, so that its group continues with it.
 func (q *Queue[T]) Settle(ctx context.Context, verdicts []broker.Verdict) error {
 	acks, backs, err := q.sort(verdicts)
 	if err != nil {
@@ -204,6 +210,12 @@ func (q *Queue[T]) Settle(ctx context.Context, verdicts []broker.Verdict) error 
 			q.remove(h)
 		}
 	})
+	if q.of.Together {
+		for delay, heads := range backs {
+			found = errors.Join(found, q.giveBack(ctx, heads, delay))
+		}
+		return found
+	}
 	var behind []*Held[T]
 	q.mu.Lock()
 	for _, heads := range backs {
@@ -219,6 +231,34 @@ func (q *Queue[T]) Settle(ctx context.Context, verdicts []broker.Verdict) error 
 		found = errors.Join(found, q.hide(ctx, heads, delay, func(h *Held[T], _ bool) { q.remove(h) }))
 	}
 	return found
+}
+
+// giveBack gives heads back together with what waits behind them. A group is forgotten
+// when the service has answered for all of it: a later message must not be handed out
+// before its head has come back.
+func (q *Queue[T]) giveBack(ctx context.Context, heads []*Held[T], delay time.Duration) error {
+	var all []*Held[T]
+	left := make(map[*group[T]]int, len(heads)) // messages without an answer
+	q.mu.Lock()
+	for _, h := range heads {
+		if h.live() {
+			of := h.group.all()
+			all, left[h.group] = append(all, of...), len(of)
+		}
+	}
+	q.mu.Unlock()
+	first := make(map[*group[T]]*Held[T], len(heads))
+	for _, h := range heads {
+		first[h.group] = h
+	}
+	return q.hide(ctx, all, delay, func(h *Held[T], _ bool) {
+		g := h.group
+		if left[g]--; left[g] == 0 && first[g].live() {
+			for _, of := range slices.Clone(g.all()) { // what came since returns by itself
+				q.remove(of)
+			}
+		}
+	})
 }
 
 // sort parts the verdicts about live deliveries: those that give back by their delay.
@@ -240,7 +280,7 @@ func (q *Queue[T]) sort(verdicts []broker.Verdict) (acks []*Held[T], backs map[t
 		case v.Ack:
 			acks = append(acks, h)
 		default:
-			d := min((max(v.Delay, 0) + time.Second - 1).Truncate(time.Second), q.of.MaxDelay)
+			d := min((max(v.Delay, q.of.MinDelay, 0) + time.Second - 1).Truncate(time.Second), q.of.MaxDelay)
 			backs[d] = append(backs[d], h)
 		}
 		seen[h] = true
@@ -283,7 +323,7 @@ func (q *Queue[T]) each(all []*Held[T], ask func(batch []*Held[T]) ([]error, err
 }
 
 // Close ends the polls, and gives back what is not settled, as far as the service can be
-// reached: later messages of a group before its first one. It reports whether the queue was open.
+// reached: later messages of a group before its first one, or with it. It reports whether the queue was open.
 func (q *Queue[T]) Close() bool {
 	q.mu.Lock()
 	already := q.closed
@@ -298,7 +338,10 @@ func (q *Queue[T]) Close() bool {
 	var later, heads []*Held[T]
 	q.mu.Lock()
 	for _, g := range q.groups {
-		if all := g.all(); len(all) > 0 {
+		switch all := g.all(); {
+		case q.of.Together:
+			heads = append(heads, all...)
+		case len(all) > 0:
 			heads, later = append(heads, all[0]), append(later, all[1:]...)
 		}
 	}
@@ -306,7 +349,7 @@ func (q *Queue[T]) Close() bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.life), q.of.Closing)
 	defer cancel()
 	if q.hide(ctx, later, 0, func(*Held[T], bool) {}) == nil {
-		_ = q.hide(ctx, heads, 0, func(*Held[T], bool) {}) // their time ends by itself
+		_ = q.hide(ctx, heads, q.of.MinDelay, func(*Held[T], bool) {}) // their time ends by itself
 	}
 	return true
 }

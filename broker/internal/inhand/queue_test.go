@@ -398,6 +398,87 @@ func TestQueueReceivedAgain(t *testing.T) {
 	}
 }
 
+// TestQueueOfOnePoll: the messages of one poll do not make each other stale, in whatever
+// order the service sends them. A message that is received again replaces itself and what
+// earlier polls brought behind it.
+//
+// Promises: S
+func TestQueueOfOnePoll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		q := s.queue(t, func(of *inhand.Service[receipt]) {
+			of.Stale = func(held, next receipt) bool { return held.n == next.n }
+		})
+		settled := func(want string) {
+			t.Helper()
+			ds, ids := receive(t, q, 10)
+			equal(t, "received", ids, want)
+			for _, d := range ds {
+				must(t, q.Settle(t.Context(), []broker.Verdict{{Delivery: d, Ack: true}}))
+			}
+		}
+		q.Add(messages(1, "a5 a6 a2 a3")...)
+		settled("a5")
+		q.Add(messages(2, "a5 a6 a2")...)
+		settled("a5")
+		settled("a6")
+		settled("a2")
+		settled("")
+	})
+}
+
+// TestQueueTogether: a message and what waits behind it are given back by one request, and
+// none of them is handed out before the service has answered for all of them.
+//
+// Promises: O
+func TestQueueTogether(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		delay    time.Duration
+		answer   map[string]error
+		requests string
+		fails    bool
+	}{
+		"with a delay":             {delay: 5 * time.Second, requests: "hide 5s a1 a2 a3"},
+		"at once":                  {requests: "hide 1s a1 a2 a3"},
+		"later one without answer": {requests: "hide 1s a1 a2 a3", answer: map[string]error{"a2": errBusy}, fails: true},
+		"head without answer":      {requests: "hide 1s a1 a2 a3", answer: map[string]error{"a1": errBusy}, fails: true},
+		"lost":                     {requests: "hide 1s a1 a2 a3", answer: map[string]error{"a1": inhand.ErrLost, "a3": inhand.ErrLost}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newService()
+				s.answer = c.answer
+				q := s.queue(t, func(of *inhand.Service[receipt]) { of.Together, of.MinDelay = true, time.Second })
+				q.Add(messages(1, "a1 a2 b1 a3")...)
+				ds, _ := receive(t, q, 10)
+				verdicts := []broker.Verdict{{Delivery: ds[0], Delay: c.delay}}
+				err := q.Settle(t.Context(), verdicts)
+				equal(t, "requests", s.taken(), c.requests)
+				if errors.Is(err, errBusy) != c.fails {
+					t.Errorf("settled: %v", err)
+				}
+				if c.fails {
+					_, ids := receive(t, q, 10)
+					equal(t, "received before the repetition", ids, "")
+					s.taken()
+					s.answer = nil
+					must(t, q.Settle(t.Context(), verdicts))
+					equal(t, "requests of the repetition", s.taken(), c.requests)
+				}
+				s.polls <- messages(2, "a1 a2")
+				_, ids := receive(t, q, 10)
+				equal(t, "received next", ids, "a1")
+				s.taken()
+				q.Close()
+				equal(t, "requests of Close", s.taken(), "hide 1s a1 a2 b1")
+			})
+		})
+	}
+}
+
 // TestQueueLateAnswers: the answer to an Extend that comes when its message is settled
 // takes nothing from the next one.
 func TestQueueLateAnswers(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Broker is a broker for tests, proofs and measurements. Every function returns an error
 // while the broker is down and is safe for concurrent use.
 type Broker struct {
-	Name string // "kafka", "nats", "pubsub", "rabbitmq", "redis" or "sqs"
+	Name string // "kafka", "nats", "pubsub", "rabbitmq", "redis", "sns" or "sqs"
 	URL  string // for a relay
 	PID  int    // of the server's main process at the start; 0 if the server is not private
 
@@ -73,6 +73,7 @@ type Topic struct {
 	Streams    int  // on Redis, named topic:N, which relays and consumers must be configured with; 0 is one stream named as the topic
 	MaxBytes   int  // of a message on Kafka and NATS; 0 is the broker's default
 	Single     bool // one consumer at a time receives from the queue, on RabbitMQ
+	Ordered    bool // consumers receive the messages of a key in order, on Pub/Sub
 }
 
 // Record is a message read from the broker.

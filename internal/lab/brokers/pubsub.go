@@ -16,7 +16,8 @@ import (
 
 // PubSub describes Google's emulator of Cloud Pub/Sub at an address, host:port, through
 // the service's REST interface. A topic has one subscription, which keeps the order of
-// keys. The emulator numbers what it stores, and Read sorts by that number. It cannot
+// keys if that is asked for: the emulator then keeps a thread for each key that it has ever
+// seen. The emulator numbers what it stores, and Read sorts by that number. It cannot
 // count a subscription's messages: Count and Read take them, Lag is nil.
 func PubSub(addr, project string) *Broker {
 	p := &pubSub{
@@ -61,7 +62,7 @@ func (p *pubSub) make(ctx context.Context, t Topic) error {
 		return err
 	}
 	return p.call(ctx, http.MethodPut, "/subscriptions/"+reading(t.Name), map[string]any{
-		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": true, "ackDeadlineSeconds": int(lease.Seconds()),
+		"topic": "projects/" + p.project + "/topics/" + t.Name, "enableMessageOrdering": t.Ordered, "ackDeadlineSeconds": int(lease.Seconds()),
 	}, nil)
 }
 

@@ -37,7 +37,8 @@ func SQS(client *sqs.Client) *Broker {
 
 // simpleQueue keeps the messages that it has taken: a queue delivers each once.
 type simpleQueue struct {
-	client *sqs.Client
+	client     *sqs.Client
+	unnumbered bool // sequence numbers do not grow: the order is that of taking
 
 	mu    sync.Mutex
 	taken map[string][]stored
@@ -128,9 +129,11 @@ func (q *simpleQueue) read(ctx context.Context, topic string, each func(Record))
 	if err := q.drain(ctx, topic, n, func(s stored) { q.taken[topic] = append(q.taken[topic], s) }); err != nil {
 		return err
 	}
-	slices.SortStableFunc(q.taken[topic], func(a, b stored) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.sequence, b.sequence))
-	})
+	if !q.unnumbered {
+		slices.SortStableFunc(q.taken[topic], func(a, b stored) int {
+			return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.sequence, b.sequence))
+		})
+	}
 	for _, s := range q.taken[topic] {
 		each(s.Record)
 	}

@@ -17,6 +17,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
@@ -26,9 +28,13 @@ import (
 
 func main() {
 	all := flag.Bool("all", false, "install every PostgreSQL, MariaDB and MySQL version, not only those of `make test`, Patroni, buf, Apicurio Registry, Debezium and Kubernetes")
+	only := flag.String("only", "", "install these servers alone: first words of their names, such as buf,apicurio,debezium")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Stdout, *all)
+	list, err := selected(*all, *only)
+	if err == nil {
+		err = run(ctx, os.Stdout, list)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)
@@ -80,6 +86,31 @@ func servers(all bool) []server {
 		server{"JDK 17 and Maven", jdkPresent, apt("default-jdk-headless", "maven"), "a JDK 17 or newer and mvn on PATH"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)
+}
+
+// selected returns the servers to install: those named in only, or the default ones and,
+// with all, the others.
+func selected(all bool, only string) ([]server, error) {
+	if only == "" {
+		return servers(all), nil
+	}
+	var list []server
+	for name := range strings.SplitSeq(only, ",") {
+		var names []string
+		found := false
+		for _, s := range servers(true) {
+			word, _, _ := strings.Cut(strings.ToLower(s.name), " ")
+			names = append(names, word)
+			if word == strings.ToLower(strings.TrimSpace(name)) {
+				list, found = append(list, s), true
+			}
+		}
+		if !found {
+			slices.Sort(names)
+			return nil, fmt.Errorf("-only: unknown server %q: use one of %s", name, strings.Join(slices.Compact(names), ", "))
+		}
+	}
+	return list, nil
 }
 
 func npmPostgres(version string) server {
@@ -154,9 +185,9 @@ func onPath(program string) func() error {
 	}
 }
 
-// run installs the missing servers. With POSTRIDER_REQUIRE_SERVERS=1 it fails when one
+// run installs the missing servers of a list. With POSTRIDER_REQUIRE_SERVERS=1 it fails when one
 // is still missing.
-func run(ctx context.Context, out io.Writer, all bool) error {
+func run(ctx context.Context, out io.Writer, list []server) error {
 	cache, err := testserver.CacheDir()
 	if err != nil {
 		return err
@@ -166,7 +197,7 @@ func run(ctx context.Context, out io.Writer, all bool) error {
 	}
 	in := &installer{cache: cache, out: out}
 	var missing, optional int
-	for _, s := range servers(all) {
+	for _, s := range list {
 		if s.present() == nil {
 			continue
 		}

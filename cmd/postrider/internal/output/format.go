@@ -12,9 +12,9 @@ import (
 )
 
 // Formats lists what --output may be, the default first.
-func Formats() []string { return []string{"text", "json", "jsonl", "yaml", "csv"} }
+func Formats() []string { return []string{"text", "wide", "json", "jsonl", "yaml", "csv"} }
 
-// Structured reports whether the answer is for a program: text is for people.
+// Structured reports whether the answer is printed field by field, and not as the text of its command.
 func (p Printer) Structured() bool { return p.Format != "" && p.Format != "text" }
 
 // structured writes v in the printer's format.
@@ -26,6 +26,8 @@ func (p Printer) structured(v any) error {
 		return err
 	}
 	switch p.Format {
+	case "wide":
+		return p.wide(b.Bytes())
 	case "jsonl":
 		return lines(p.Out, b.Bytes())
 	case "yaml":

@@ -54,6 +54,33 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// Wide is text for people with every field: lists are tables, lists of an object stand below it,
+// and a terminal obeys nothing of it.
+func TestWide(t *testing.T) {
+	list := []row{{Name: "a\x1b[31m", N: 3}, {Name: "b", N: 1 << 60, More: "x y", Bag: map[string]string{"k": "v"}}}
+	want := "NAME         N                    TRUTH  MORE  BAG K\n" +
+		"a\\u001b[31m  3                    false        \n" +
+		"b            1152921504606846976  false  x y   v\n"
+	if got := printed(t, "wide", list); got != want {
+		t.Errorf("a list is\n%q, want\n%q", got, want)
+	}
+	one := struct {
+		Pipe   string         `json:"pipe"`
+		Parked map[string]int `json:"parked_records"`
+		Topics []string       `json:"topics"`
+		Lanes  []row          `json:"lanes"`
+		None   []row          `json:"none"`
+	}{"main", map[string]int{"dead": 2}, []string{"t", "u"}, list[1:], nil}
+	want = "pipe                 main\nparked records dead  2\ntopics               t, u\nnone                 \n\nlanes:\n" +
+		"NAME  N                    MORE  BAG K  TRUTH\nb     1152921504606846976  x y   v      false\n"
+	if got := printed(t, "wide", one); got != want {
+		t.Errorf("an object is\n%q, want\n%q", got, want)
+	}
+	if got := printed(t, "wide", []row{}); got != "none\n" {
+		t.Errorf("nothing is %q", got)
+	}
+}
+
 // A key, a topic or an error is never a formula.
 func TestCSVHasNoFormula(t *testing.T) {
 	for _, hostile := range []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", `=HYPERLINK("http://x","y")`} {

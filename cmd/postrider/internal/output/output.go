@@ -30,12 +30,16 @@ func (p Printer) Print(v any, text func(w *tabwriter.Writer)) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	out := b.Bytes()
-	if p.Coloured {
-		out = painted(out)
-	}
-	_, err := p.Out.Write(out)
+	_, err := p.Out.Write(p.finished(b.Bytes()))
 	return err
+}
+
+// finished is text as it is written: with colours where they are wanted.
+func (p Printer) finished(text []byte) []byte {
+	if p.Coloured {
+		return painted(text)
+	}
+	return text
 }
 
 // Row writes one line of cells, of which a terminal obeys nothing: see [Visible].

@@ -86,7 +86,8 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 			return err
 		}
 	}
-	if len(subjects) == 0 {
+	whole := len(subjects) == 0
+	if whole {
 		subjects = f.names()
 	}
 	old, err := a.published(cmd.Context(), f.place, subjects, flags)
@@ -98,6 +99,9 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 		if err := r.compare(langs, mode, s, f, old); err != nil {
 			return exit.With(exit.Usage, err)
 		}
+	}
+	if whole && old != nil {
+		r.gone(f, old)
 	}
 	if flags.rows > 0 {
 		if r.Rows, err = a.checkRows(cmd, f, subjects, flags.rows); err != nil {
@@ -197,6 +201,18 @@ func (r *report) compare(langs []evolve.Language, mode evolve.Mode, subject stri
 		r.Unchanged = append(r.Unchanged, subject)
 	}
 	return nil
+}
+
+// gone adds the files of subjects that have no folder any more.
+func (r *report) gone(f, old *folder) {
+	for _, s := range old.names() {
+		if len(f.subjects[s]) > 0 {
+			continue
+		}
+		for _, v := range old.subjects[s] {
+			r.Removed = append(r.Removed, v.Path)
+		}
+	}
 }
 
 // earlier are the versions below one: those that were published, and those that are new

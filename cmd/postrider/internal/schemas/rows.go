@@ -122,7 +122,11 @@ func (r *rows) text(w *tabwriter.Writer) {
 	}
 	fmt.Fprintln(w)
 	output.Row(w, fmt.Sprintf("payloads: %d read, %d checked, %d refused, %d sealed, erased or elsewhere, %d without a schema here", r.Read, r.Checked, r.Refused, r.Unreadable, r.Unknown))
-	for _, one := range r.Reasons {
-		output.Row(w, fmt.Sprintf("  %s: %d written as version %d %s version %d: %s (message %s)", one.Subject, one.Messages, one.Written, plural(one.Messages, "breaks", "break"), one.Version, one.Reason, one.ID))
+	for i := range r.Reasons {
+		output.Row(w, "  "+r.Reasons[i].text())
 	}
+}
+
+func (r *refusal) text() string {
+	return fmt.Sprintf("%s: %d written as version %d %s version %d: %s (message %s)", r.Subject, r.Messages, r.Written, plural(r.Messages, "breaks", "break"), r.Version, r.Reason, r.ID)
 }

@@ -67,6 +67,13 @@ func sarifOf(r *report, f *folder) ([]byte, error) {
 			}
 		}
 	}
+	if r.Rows != nil {
+		for i := range r.Rows.Reasons {
+			one := &r.Rows.Reasons[i]
+			versions := f.subjects[one.Subject]
+			run.report("schema/payload", "payloads of the outbox break a schema", one.text(), path.Join(filepath.ToSlash(f.place), versions[len(versions)-1].Path), 1)
+		}
+	}
 	text, err := json.MarshalIndent(sarifLog{"2.1.0", "https://json.schemastore.org/sarif-2.1.0.json", []sarifRun{run}}, "", "  ")
 	return append(text, '\n'), err
 }
@@ -79,20 +86,24 @@ func (run *sarifRun) add(found evolve.Finding, one *evolve.Result, f *folder) {
 	case found.Undecided:
 		text += "; undecided: neither a proof nor an example was found"
 	}
-	id := "schema/" + found.Rule
-	rules := &run.Tool.Driver.Rules
-	if !slices.ContainsFunc(*rules, func(r sarifRule) bool { return r.ID == id }) {
-		*rules = append(*rules, sarifRule{id, sarifText{"a schema change breaks " + found.Rule}})
-	}
 	file, pointer, _ := strings.Cut(found.Path, "#")
 	at := slices.IndexFunc(f.subjects[one.Subject], func(v evolve.Version) bool { return v.Path == file })
 	line := max(1, found.Line)
 	if at >= 0 && found.Line == 0 {
 		line = lineOf(f.subjects[one.Subject][at].Text, pointer)
 	}
+	run.report("schema/"+found.Rule, "a schema change breaks "+found.Rule, text, path.Join(filepath.ToSlash(f.place), file), line)
+}
+
+// report adds a result, and its rule unless there is one.
+func (run *sarifRun) report(rule, about, text, file string, line int) {
+	rules := &run.Tool.Driver.Rules
+	if !slices.ContainsFunc(*rules, func(r sarifRule) bool { return r.ID == rule }) {
+		*rules = append(*rules, sarifRule{rule, sarifText{about}})
+	}
 	run.Results = append(run.Results, sarifResult{
-		RuleID: id, Level: "error", Message: sarifText{text},
-		Locations: []sarifLocation{{sarifPhysical{sarifArtifact{path.Join(filepath.ToSlash(f.place), file)}, sarifRegion{line}}}},
+		RuleID: rule, Level: "error", Message: sarifText{text},
+		Locations: []sarifLocation{{sarifPhysical{sarifArtifact{file}, sarifRegion{line}}}},
 	})
 }
 

@@ -44,7 +44,8 @@ func (a *App) Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schema", Short: "Check, show and register the schemas of payloads",
 		Long: "Schemas are files, SUBJECT/NNN.json (JSON Schema), .avsc (Avro) or .proto (Protobuf): the subject\n" +
-			"is the message's type and the number its schema version. The folder is that of --schemas. Only `schema register` uses a network.",
+			"is the message's type and the number its schema version. The folder is that of --schemas. `schema register` and\n" +
+			"`schema check --against registry` ask a schema registry, and `schema check --rows` the outbox.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -22,11 +22,11 @@ func PubSub(s *testserver.PubSub) (*brokers.Broker, error) {
 	return b, nil
 }
 
-// front stands before the emulator, which keeps its messages in memory only. A kill
+// front stands before an emulator that keeps its messages in memory only. A kill
 // breaks every connection with the requests on it, as the end of a managed service's
 // front end does: the stored messages survive. Freeze stops the emulator itself.
 type front struct {
-	*testserver.PubSub
+	brokers.Process
 	proxy *faultproxy.Proxy
 }
 

@@ -2,6 +2,7 @@ package private
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -10,17 +11,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
+	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
 // SQS describes a running ElasticMQ. One that writes its messages has a gate before it.
 func SQS(s *testserver.ElasticMQ) (*brokers.Broker, error) {
-	keys := aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}
-	b := brokers.SQS(sqs.New(sqs.Options{
-		Region: "us-east-1", BaseEndpoint: aws.String("http://" + s.Addr), Retryer: aws.NopRetryer{},
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
-	}))
+	b := brokers.SQS(simpleQueues(s.Addr))
 	r := &restoring{Process: s, count: b.Count, seen: make(map[string]int)}
 	addr := s.Addr
 	if s.Writes {
@@ -53,6 +51,32 @@ func SQS(s *testserver.ElasticMQ) (*brokers.Broker, error) {
 	}
 	b.URL, b.Process, b.PID = "sqs://key:secret@us-east-1?endpoint=http://"+addr, r, s.PID
 	return b, nil
+}
+
+func simpleQueues(addr string) *sqs.Client {
+	keys := aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}
+	return sqs.New(sqs.Options{
+		Region: "us-east-1", BaseEndpoint: aws.String("http://" + addr), Retryer: aws.NopRetryer{},
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
+	})
+}
+
+// LaunchSNS starts a moto behind a front that a kill ends: it keeps its messages in
+// memory only. What it describes has no consumers.
+func LaunchSNS(ctx context.Context) (*brokers.Broker, error) {
+	s, err := testserver.LaunchMoto(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := faultproxy.New(s.Addr)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	b := brokers.SNS(simpleQueues(s.Addr), s.Addr, testserver.MotoAccount)
+	// The server answers one request at a time: a reader would wait behind a whole window.
+	b.URL = "sns://key:secret@us-east-1?window=2&account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
+	b.Process, b.PID, b.Close = &front{s, proxy}, s.PID, func() { _ = proxy.Close() }
+	return closing(s, b, nil)
 }
 
 // restoring is a server that still restores its queues when it begins to reply.

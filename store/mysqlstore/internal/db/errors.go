@@ -16,9 +16,11 @@ const (
 	ErrDuplicate        = 1062
 	errNoDatabase       = 1049
 	ErrNoTable          = 1146
-	errAccess           = 1045
+	ErrAccess           = 1045
 	ErrAccessDB         = 1044
 	ErrTableDenied      = 1142
+	ErrNeedsPrivilege   = 1227
+	ErrMayNotGrant      = 1410
 	ErrColumnDenied     = 1143
 	errOptionPrevent    = 1290
 	errReadOnly         = 1792
@@ -40,6 +42,28 @@ func Code(err error) uint16 {
 	return 0
 }
 
+// Text is what the server says of its error, "" for another error.
+func Text(err error) string {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return ""
+}
+
+// IsReadOnly reports that a server takes no writes, by its answer or by what a lease found.
+func IsReadOnly(err error) bool {
+	switch Code(err) {
+	case errOptionPrevent, errReadOnly, errReadOnlyMode:
+		return true
+	}
+	var found *store.UnusableError
+	return errors.As(err, &found) && found.Passing && found.Err == nil
+}
+
+// Answered reports an error of the primary itself: another connection would yield it too.
+func Answered(err error) bool { return Code(err) != 0 && !IsReadOnly(err) }
+
 // NoTable reports that a table does not exist.
 func NoTable(err error) bool { return Code(err) == ErrNoTable }
 
@@ -53,10 +77,10 @@ func (o *Outbox) Wrap(what string, err error) error {
 		return &store.SchemaError{Schema: "postrider", Have: 0, Want: Version}
 	case errNoDatabase:
 		return &store.UnusableError{What: "the database does not exist", Fix: "make it with CREATE DATABASE", Err: err}
-	case errAccess, ErrAccessDB:
+	case ErrAccess, ErrAccessDB:
 		return &store.UnusableError{What: "the server rejected our credentials", Fix: "check user and password, and GRANT the database to the user", Err: err}
 	case ErrTableDenied, ErrColumnDenied:
-		return &store.UnusableError{What: "the user lacks a privilege", Fix: "GRANT it", Err: err}
+		return &store.UnusableError{What: "the user lacks a privilege: " + Text(err), Fix: "GRANT it", Err: err}
 	case errOptionPrevent, errReadOnly, errReadOnlyMode:
 		return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Err: err, Passing: true}
 	}

@@ -21,11 +21,12 @@ import (
 // page's own settlement void. An Executor is that of one call of Settle.
 type Executor struct {
 	*db.Outbox
+	DB      db.Querier    // what Settle reads from
 	planned map[int64]int // records of an order with a rate, by its link
 }
 
-// NewExecutor returns the executor of one call of Settle.
-func NewExecutor(o *db.Outbox) *Executor { return &Executor{o, map[int64]int{}} }
+// NewExecutor returns the executor of one call of Settle, which reads from q.
+func NewExecutor(o *db.Outbox, q db.Querier) *Executor { return &Executor{o, q, map[int64]int{}} }
 
 // request is an act that is open.
 type request struct {

@@ -17,6 +17,10 @@ const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? '
  AND (NOT a ? 'lane' OR @.lane = (a->>'lane')::smallint)
  AND (NOT a ? 'since' OR @.created_at >= (a->>'since')::timestamptz) AND (NOT a ? 'until' OR @.created_at < (a->>'until')::timestamptz)`
 
+// numbered finds the records @ of an order by their numbers with an index. The arguments are constants
+// of the statement, of which the planner keeps the conditions that they set.
+const numbered = ` AND (NOT a ? 'seqs' OR @.seq = ANY ((SELECT array_agg(e.number::bigint) FROM jsonb_array_elements_text(a->'seqs') AS e(number))::bigint[]))`
+
 // matchesParked is the additional condition for a parked record @ under an act of kind.
 const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT a ? 'code' OR @.code = a->>'code')
  AND (NOT a ? 'error' OR position(a->>'error' IN @.error) > 0)
@@ -60,14 +64,15 @@ SELECT e.actor, split_part(e.kind, '-', 1), e.pipe, e.lane, e.reason, e.result, 
 
 // ordersSQL returns the statements of acts on many records.
 func (st *orderTexts) ordersSQL(q func(string) string) {
-	st.orderSession = `SELECT set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', $1, true)`
+	st.orderSession = `SELECT set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', $1, true),
+ set_config('plan_cache_mode', 'force_custom_plan', true)`
 	st.planParked = q(`SELECT k.lane, count(*), min(k.seq), max(k.seq)
 FROM {{schema}}.parked k CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
-WHERE k.pipe = $1 AND ` + of("k", matches+matchesParked) + ` GROUP BY k.lane ORDER BY k.lane`)
+WHERE k.pipe = $1 AND ` + of("k", matches+numbered+matchesParked) + ` GROUP BY k.lane ORDER BY k.lane`)
 	st.planReplay = q(`SELECT o.lane, count(*), min(o.seq), max(o.seq)
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe JOIN {{schema}}.outbox o ON o.lane = c.lane
 CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
-WHERE c.pipe = $1 AND ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + `) GROUP BY o.lane ORDER BY o.lane`)
+WHERE c.pipe = $1 AND ` + of("o", matches+numbered) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + `) GROUP BY o.lane ORDER BY o.lane`)
 	st.order = q(`INSERT INTO {{schema}}.request (pipe, lane, seq, upto, kind, actor, reason, ask, args, rate, gate)
 SELECT $1, x.lane, x.first - 1, x.last, $5, $6, $7, $8, $9::text::jsonb, nullif($10::float8, 0),
  CASE WHEN $5 = 'replay' AND NOT $9::text::jsonb ? 'overtake' THEN (SELECT last_value FROM {{schema}}.outbox_seq) END

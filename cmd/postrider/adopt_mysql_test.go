@@ -1,0 +1,139 @@
+package main
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/mysqlstore"
+)
+
+func mysqlLayouts() []layoutCase {
+	const id = "'0198e2a4-7c11-7d3e-9a51-0f7d5b1c2e1"
+	return []layoutCase{
+		{
+			name: "status with the words of a textbook", table: "OutboxMessages",
+			ddl: "CREATE TABLE OutboxMessages (Id BIGINT AUTO_INCREMENT PRIMARY KEY, EventId CHAR(36) NOT NULL, Topic VARCHAR(100) NOT NULL, AggregateId VARCHAR(50) NOT NULL, EventType VARCHAR(100) NOT NULL, Payload JSON NOT NULL, Headers JSON," +
+				" Status VARCHAR(20) NOT NULL DEFAULT 'Pending', LockedUntil DATETIME(6), AttemptCount INT NOT NULL DEFAULT 0, NextAttemptAt DATETIME, CreatedAt DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), SentAt DATETIME(6), UNIQUE (EventId))",
+			before: `INSERT INTO OutboxMessages (EventId, Topic, AggregateId, EventType, Payload, Status, LockedUntil, Headers) VALUES
+ (` + id + `1', 'orders', 'o-1', 'placed', '{"n":1}', 'Sent', NULL, NULL), (` + id + `2', 'orders', 'o-1', 'paid', '{"n":2}', 'InProgress', UTC_TIMESTAMP() - INTERVAL 1 MINUTE, NULL),
+ (` + id + `3', 'orders', 'o-1', 'sent', '{"n":3}', 'Failed', NULL, '{"tenant":"a"}'), (` + id + `4', 'orders', 'o-2', 'placed', '{"n":4}', 'DeadLetter', NULL, NULL), (` + id + `5', 'orders', 'o-1', 'closed', '{"n":5}', 'Pending', NULL, NULL)`,
+			insert: `INSERT IGNORE INTO OutboxMessages (EventId, Topic, AggregateId, EventType, Payload) VALUES (` + id + `6', 'orders', 'o-1', 'late', '{"n":6}'), (` + id + `6', 'orders', 'o-1', 'twice', '{"n":0}'), (` + id + `7', 'orders', 'o-1', 'later', '{"n":7}');
+ UPDATE OutboxMessages SET Status = 'Pending' WHERE Status = 'DeadLetter';
+ INSERT INTO OutboxMessages (EventId, Topic, AggregateId, EventType, Payload) VALUES (` + id + `1', 'orders', 'o-1', 'placed', '{"n":8}') ON DUPLICATE KEY UPDATE Payload = VALUES(Payload), Status = VALUES(Status)`,
+			want:  []string{`orders o-1 paid {"n":2}`, `orders o-1 sent {"n":3} {"tenant":"a"}`, `orders o-1 closed {"n":5}`, `orders o-1 late {"n":6}`, `orders o-1 later {"n":7}`, `orders o-2 placed {"n":4}`, `orders o-1 placed {"n":8}`},
+			after: `SELECT GROUP_CONCAT(DISTINCT Status) FROM OutboxMessages`, rows: "Postrider",
+		},
+		{
+			name: "status in an enum without a word for it", table: "outbox_events",
+			ddl:    "CREATE TABLE outbox_events (id BINARY(16) PRIMARY KEY, event_type TEXT NOT NULL, aggregate_id BIGINT NOT NULL, payload LONGBLOB NOT NULL, state ENUM('PENDING', 'SENT') NOT NULL DEFAULT 'PENDING', created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))",
+			before: `INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (0x0198e2a47c117d3e9a510f7d5b1c2e11, 'placed', 1, '1'); INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (0x0198e2a47c117d3e9a510f7d5b1c2e12, 'paid', 1, '2')`,
+			insert: `INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (UNHEX(REPLACE(UUID(), '-', '')), 'placed', 2, '3')`, flags: []string{"--topic", "orders"},
+			want: []string{`orders 1 placed 1`, `orders 1 paid 2`, `orders 2 placed 3`}, after: `SELECT GROUP_CONCAT(DISTINCT state) FROM outbox_events`, rows: "SENT",
+		},
+		{
+			name: "published flag", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id INT AUTO_INCREMENT PRIMARY KEY, topic TEXT NOT NULL, `key` VARCHAR(40), payload MEDIUMTEXT NOT NULL, published TINYINT(1) NOT NULL DEFAULT 0, published_at DATETIME NULL)",
+			before: "INSERT INTO outbox (topic, `key`, payload, published) VALUES ('orders', 'a', '1', 1), ('orders', 'a', '2', 0), ('orders', NULL, '3', 0)",
+			insert: "INSERT INTO outbox (topic, `key`, payload, published) VALUES ('orders', 'a', '4', 0), ('orders', 'a', '5', 1), ('orders', 'a', 'ü6', 0)",
+			want:   []string{`orders a  2`, `orders   3`, `orders a  4`, `orders a  ü6`}, after: `SELECT CONCAT(SUM(published), ' ', COUNT(published_at)) FROM outbox`, rows: "6 4",
+		},
+		{
+			name: "a time of publishing", table: "messages",
+			ddl:    "CREATE TABLE messages (id CHAR(36) PRIMARY KEY, type VARCHAR(50) NOT NULL, content LONGTEXT NOT NULL, created_at DATETIME(6) NOT NULL, published_at TIMESTAMP NULL)",
+			before: `INSERT INTO messages VALUES (` + id + `1', 'placed', '1', '2026-01-01', NULL), (` + id + `2', 'paid', '2', '2026-01-02', '2026-01-02')`, insert: `INSERT INTO messages VALUES (` + id + `3', 'closed', '3', '2026-01-03', NULL)`, flags: []string{"--topic", "orders"},
+			want: []string{`orders  placed 1`, `orders  closed 3`}, after: `SELECT COUNT(published_at) FROM messages`, rows: "3",
+		},
+		{
+			name: "debezium", table: "outboxevent",
+			ddl:    "CREATE TABLE outboxevent (id CHAR(36) PRIMARY KEY, aggregatetype VARCHAR(255) NOT NULL, aggregateid VARCHAR(255) NOT NULL, type VARCHAR(255) NOT NULL, payload JSON)",
+			before: `INSERT INTO outboxevent VALUES (` + id + `1', 'order', 'o-1', 'placed', '1')`,
+			insert: `INSERT INTO outboxevent VALUES (` + id + `2', 'order', 'o-1', 'paid', '2'); INSERT INTO outboxevent VALUES (` + id + `3', 'order', 'o-2', 'placed', '3'); DELETE FROM outboxevent WHERE id = ` + id + `3'`,
+			want:   []string{`order o-1 paid 2`, `order o-2 placed 3`}, after: `SELECT COUNT(*) FROM outboxevent`, rows: "2",
+		},
+		{
+			name: "watermill", table: "watermill_orders",
+			ddl:    "CREATE TABLE watermill_orders (`offset` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, `uuid` VARCHAR(36) NOT NULL, `created_at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, `payload` JSON DEFAULT NULL, `metadata` JSON DEFAULT NULL)",
+			before: `INSERT INTO watermill_orders (uuid, payload, metadata) VALUES (` + id + `1', '1', '{}')`, insert: `INSERT INTO watermill_orders (uuid, payload, metadata) VALUES (UUID(), '{"n":2}', '{"tenant":"a"}'), ('01J5ZZ-no-uuid', '{"n":3}', '{}')`,
+			want: []string{`orders   {"n":2} {"tenant":"a"}`, `orders   {"n":3}`}, after: `SELECT COUNT(*) FROM watermill_orders`, rows: "3",
+		},
+		{
+			name: "watermill's forwarder", table: "watermill_forwarder_topic",
+			ddl:    "CREATE TABLE watermill_forwarder_topic (`offset` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, `uuid` VARCHAR(36) NOT NULL, `created_at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, `payload` JSON DEFAULT NULL, `metadata` JSON DEFAULT NULL)",
+			insert: `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata) VALUES (UUID(), '{"destination_topic":"paid","uuid":` + strings.ReplaceAll(id, "'", `"`) + `1","payload":"eyJuIjoxfQ==","metadata":{"a":"b"}}', '{}')`,
+			want:   []string{`paid   {"n":1} {"a":"b"}`}, after: `SELECT COUNT(*) FROM watermill_forwarder_topic`, rows: "1",
+		},
+	}
+}
+
+// TestAdoptLayoutsMySQL is TestAdoptLayouts on MySQL and MariaDB.
+//
+// Promises: L, O
+func TestAdoptLayoutsMySQL(t *testing.T) {
+	for _, version := range testserver.MySQLVersions() {
+		for _, c := range mysqlLayouts() {
+			t.Run(version+"/"+c.name, func(t *testing.T) {
+				store := testserver.SharedMySQL(t, version).Database(t)
+				db := openMySQLPool(t, store)
+				run := func(text string) {
+					t.Helper()
+					if _, err := db.ExecContext(t.Context(), text); err != nil && text != "" {
+						t.Fatalf("%s: %v", text, err)
+					}
+				}
+				messages := func() (all []string) {
+					t.Helper()
+					rows, err := db.QueryContext(t.Context(), "SELECT topic, `key`, type, payload, REPLACE(REPLACE(headers, ', ', ','), ': ', ':') FROM postrider_outbox ORDER BY seq")
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer rows.Close()
+					for rows.Next() {
+						var m copied
+						if err := rows.Scan(&m.Topic, &m.Key, &m.Type, &m.Payload, &m.Headers); err != nil {
+							t.Fatal(err)
+						}
+						m.Payload = strings.ReplaceAll(m.Payload, ": ", ":")
+						all = append(all, strings.TrimSuffix(fmt.Sprintf("%s %s %s %s %s", m.Topic, m.Key, m.Type, m.Payload, m.Headers), " {}"))
+					}
+					return all
+				}
+				mustCLI(t, "", "migrate", "--store", store, "--lanes", "4")
+				run(c.ddl)
+				run(c.before)
+				adopt := append([]string{"adopt", c.table, "--store", store}, c.flags...)
+				plan := mustCLI(t, "", adopt...)
+				mustCLI(t, "", append(adopt, "--yes", "--reason", "test")...)
+				run(c.insert)
+				if got := messages(); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+					t.Errorf("copied\n%s\nwant\n%s\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"), plan)
+				}
+				var rows string
+				if err := db.QueryRowContext(t.Context(), c.after).Scan(&rows); err != nil || rows != c.rows {
+					t.Errorf("the table has %q, want %q (%v)", rows, c.rows, err)
+				}
+				if got := cli(t, nil, "", append(adopt, "--yes", "--reason", "test")...); got.code != exit.Usage || !strings.Contains(got.err, "adopted already") {
+					t.Errorf("twice: exit code %d\n%s", got.code, got.err)
+				}
+				mustCLI(t, "", "adopt", "undo", c.table, "--store", store, "--yes", "--reason", "test")
+				run(strings.ReplaceAll(c.insert, "c2e1", "c2f1"))
+				if got := messages(); len(got) != len(c.want) {
+					t.Errorf("%d messages after the step back, want %d", len(got), len(c.want))
+				}
+			})
+		}
+	}
+}
+
+func openMySQLPool(t *testing.T, store string) *sql.DB {
+	t.Helper()
+	db, err := mysqlstore.OpenDB(store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}

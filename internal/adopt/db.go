@@ -1,0 +1,426 @@
+package adopt
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/internal/inboxsql"
+)
+
+const (
+	// lookFor bounds a look at rows.
+	lookFor = 30 * time.Second
+	// lookRows is how many rows a look counts at most.
+	lookRows = 100_000
+	// lastRows is how many rows the backfill leaves for the moment when writers wait.
+	lastRows = 2 * BatchRows
+	// lockFirst and lockMost bound how long writers wait behind a lock that is asked for.
+	lockFirst = 100 * time.Millisecond
+	lockMost  = 2 * time.Second
+)
+
+// Words returns the values of a column that rows have, of the newest and of a million others.
+func (d DB) Words(ctx context.Context, t *Table, column string) ([]string, error) {
+	w := newWriter(t, &Mapping{})
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	const most = 50
+	col := w.col("r", column)
+	desc := make([]string, len(t.Key))
+	for i, k := range t.Key {
+		desc[i] = w.col("r", k) + " DESC"
+	}
+	query := "SELECT DISTINCT CAST(x.word AS " + d.char() + ") FROM ((SELECT " + col + " AS word FROM " + w.table() + " AS r ORDER BY " + strings.Join(desc, ", ") +
+		" LIMIT 10000) UNION ALL (SELECT " + col + " FROM " + w.table() + " AS r LIMIT 1000000)) AS x WHERE x.word IS NOT NULL" + fmt.Sprintf(" LIMIT %d", most+1)
+	words, err := d.texts(ctx, query)
+	if err != nil {
+		return nil, d.failed(t, "read the values of "+column, err)
+	}
+	if len(words) > most {
+		return nil, t.refuse(UnknownLayout, "write a mapping: --print-mapping prints one to start from", "column %s has more than %d values, too many for a state", column, most)
+	}
+	slices.Sort(words)
+	return words, nil
+}
+
+func (d DB) char() string {
+	if d.Dialect == MySQL {
+		return "CHAR"
+	}
+	return "text"
+}
+
+func (d DB) texts(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := d.SQL.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, rows.Err()
+}
+
+// Find counts the rows of each state.
+func (d DB) Find(ctx context.Context, t *Table, m *Mapping) (Found, error) {
+	var f Found
+	if m.State == nil {
+		return f, nil
+	}
+	if err := m.Check(t); err != nil {
+		return f, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	w := newWriter(t, m)
+	words := slices.Concat(m.State.Pending, m.State.InProgress, []string{m.State.Handed}, m.State.Sent, m.State.Dead)
+	if m.State.NullPending {
+		words = append(words, "")
+	}
+	var seen []string
+	for _, word := range words {
+		if slices.Contains(seen, word) {
+			continue
+		}
+		seen = append(seen, word)
+		condition := w.in("r", []string{word}, false)
+		switch {
+		case word == "" && m.State.NullPending:
+			condition = w.in("r", nil, true)
+		case word == now && m.State.Handed == now:
+			condition = w.col("r", m.State.Column) + " IS NOT NULL"
+		}
+		n, err := d.count(ctx, w, w.rows("r", condition))
+		if err != nil {
+			return f, d.failed(t, "count the rows of "+m.State.Column, err)
+		}
+		f.States = append(f.States, Count{State: word, Means: m.State.means(word), Rows: min(n, lookRows), More: n > lookRows})
+	}
+	n, err := d.count(ctx, w, w.unsettled("r"))
+	if err != nil {
+		return f, d.failed(t, "count the pending rows", err)
+	}
+	f.Pending, f.More = min(n, lookRows), n > lookRows
+	if held := w.held("r"); held != "" {
+		if f.Held, err = d.count(ctx, w, held); err != nil {
+			return f, d.failed(t, "count the rows in progress", err)
+		}
+	}
+	return f, nil
+}
+
+// means is what a value says, for people.
+func (s *State) means(word string) string {
+	switch {
+	case word == s.Handed && slices.Contains(s.Sent, word):
+		return "sent, or copied by Postrider"
+	case word == s.Handed:
+		return "copied by Postrider"
+	case word == "" && s.NullPending, slices.Contains(s.Pending, word):
+		return "pending"
+	case slices.Contains(s.InProgress, word):
+		return "in progress"
+	case slices.Contains(s.Sent, word):
+		return "sent"
+	}
+	return "dead"
+}
+
+// from is the table in a FROM clause.
+func (w writer) from() string {
+	if w.t.Dialect == Postgres {
+		return "ONLY " + w.table()
+	}
+	return w.table()
+}
+
+type queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func (d DB) count(ctx context.Context, w writer, condition string) (int64, error) {
+	return countIn(ctx, d.SQL, w, condition, lookRows+1)
+}
+
+func countIn(ctx context.Context, q queryer, w writer, condition string, most int) (n int64, err error) {
+	err = q.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM "+w.from()+" AS r WHERE "+condition+fmt.Sprintf(" LIMIT %d", most)+") AS x").Scan(&n)
+	return n, err
+}
+
+// Fits refuses a value for copied rows that the table would refuse: writers would fail.
+func (d DB) Fits(ctx context.Context, p *Plan) error {
+	s := p.Mapping.State
+	if s == nil {
+		return nil
+	}
+	t, w := p.Table, p.writer
+	c, _ := t.Column(s.Column)
+	name := w.ident(s.Column)
+	switch {
+	case len(c.Words) > 0 && !slices.Contains(c.Words, s.Handed):
+		fix := "add it: ALTER TYPE " + c.Type + " ADD VALUE " + w.quote(s.Handed)
+		if t.Dialect == MySQL {
+			fix = "add it to the column's type"
+		}
+		return t.refuse(BadMapping, fix+"; or choose one of "+strings.Join(c.Words, ", ")+" by --handed", "column %s has no value %q", s.Column, s.Handed)
+	case c.Length > 0 && int64(len(s.Handed)) > c.Length:
+		return t.refuse(BadMapping, "choose a shorter one by --handed", "column %s takes %d characters, and %q has more", s.Column, c.Length, s.Handed)
+	}
+	value := w.assign()[0][1]
+	if t.Dialect == Postgres {
+		value += "::" + c.Type
+	}
+	for _, check := range t.Checks {
+		if check.Column != s.Column {
+			continue
+		}
+		var ok bool
+		err := d.SQL.QueryRowContext(ctx, "SELECT ("+check.Expression+") IS NOT FALSE FROM (SELECT "+value+" AS "+name+") AS x").Scan(&ok)
+		if err != nil {
+			return d.failed(t, "check the value "+s.Handed, err)
+		}
+		if !ok {
+			return t.refuse(BadMapping, "let the constraint allow it, or choose another value by --handed", "the constraint %s refuses %s = %q: %s", check.Name, s.Column, s.Handed, check.Expression)
+		}
+	}
+	return nil
+}
+
+// rehearse writes the newest rows into the outbox and takes them back: what fails there would fail the writers.
+func (d DB) rehearse(ctx context.Context, p *Plan) error {
+	const rows = 100
+	w := p.writer
+	desc := make([]string, len(p.Mapping.Order))
+	for i, name := range p.Mapping.Order {
+		desc[i] = w.col("r", name) + " DESC"
+	}
+	where, outbox := "", "postrider_outbox"
+	if w.m.Rows != "" {
+		where = " WHERE " + w.rows("r", "")
+	}
+	if d.Dialect == Postgres {
+		outbox = p.pg().outbox()
+	}
+	text := "INSERT INTO " + outbox + " (" + w.columns() + ") SELECT " + w.values("r") + " FROM " + w.from() + " AS r" + where + " ORDER BY " + strings.Join(desc, ", ") + fmt.Sprintf(" LIMIT %d", rows)
+	tx, err := d.SQL.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return d.failed(p.Table, "try the newest rows", err)
+	}
+	defer func() { _ = tx.Rollback() }() // always
+	if d.Dialect == Postgres {
+		if _, err := tx.ExecContext(ctx, `SELECT set_config('search_path', 'pg_catalog, pg_temp', true)`); err != nil { // as in the trigger
+			return d.failed(p.Table, "try the newest rows", err)
+		}
+	}
+	if _, err := tx.ExecContext(ctx, text); err != nil {
+		if blocked(err) || code(err) == "42501" || ctx.Err() != nil {
+			return d.failed(p.Table, "try the newest rows", err)
+		}
+		return &Refusal{Table: p.Table.Full(), Reason: BadMapping, Text: fmt.Sprintf("one of the newest %d rows cannot be a message, and the trigger would fail the writers", rows), Fix: "correct the mapping, or the rows", Err: err}
+	}
+	return nil
+}
+
+// code is the SQLSTATE of an error of PostgreSQL.
+func code(err error) string {
+	var pg interface{ SQLState() string }
+	if errors.As(err, &pg) {
+		return pg.SQLState()
+	}
+	return ""
+}
+
+// blocked reports whether somebody else holds what was asked for: it is asked for again.
+func blocked(err error) bool {
+	switch inboxsql.MySQLNumber(err) {
+	case 1205, 1213:
+		return true
+	}
+	return slices.Contains([]string{"55P03", "40P01", "40001"}, code(err))
+}
+
+// failed gives an error the shape of the others.
+func (d DB) failed(t *Table, doing string, err error) error {
+	var done *Refusal
+	switch {
+	case errors.As(err, &done):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Refusal{Table: t.Full(), Reason: NotPossible, Text: doing + ": no answer within " + lookFor.String(), Fix: "try again when the server has less to do, or add an index on the column of states", Err: err}
+	case inboxsql.MySQLNumber(err) == 1419:
+		return &Refusal{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "set log_bin_trust_function_creators = 1 while triggers are made, or run it as a user with SUPER", Err: err}
+	case code(err) == "42501" || slices.Contains([]uint16{1044, 1142, 1143, 1227}, inboxsql.MySQLNumber(err)):
+		return &Refusal{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "run it as the owner of the table and of the outbox", Err: err}
+	case blocked(err):
+		return &Refusal{Table: t.Full(), Reason: Busy, Text: doing + ": other transactions hold the table", Fix: "end long transactions, or run it again with a longer --wait", Err: err}
+	}
+	return fmt.Errorf("adopt %s: %s: %w", t.Full(), doing, err)
+}
+
+// Adopted is what an adoption has done.
+type Adopted struct {
+	Copied int64 `json:"copied"`
+	Done   bool  `json:"done"`
+}
+
+// Adopt carries out a plan: it copies pending rows in batches, then the rest and the trigger while writers
+// wait. Broken off at any point it loses nothing, and begun again it continues.
+func (d DB) Adopt(ctx context.Context, p *Plan) (Adopted, error) {
+	var done Adopted
+	if err := d.ready(ctx, p); err != nil {
+		return done, err
+	}
+	begin := time.Now()
+	for wait := lockFirst; ; {
+		if p.backfills() {
+			if err := d.backfill(ctx, p, begin, &done); err != nil {
+				return done, err
+			}
+		}
+		n, again, err := d.boundary(ctx, p, wait)
+		done.Copied += n
+		switch {
+		case err == nil && !again:
+			done.Done = true
+			return done, nil
+		case err == nil: // many rows have come meanwhile
+			continue
+		case !blocked(err) || time.Since(begin) > d.Wait:
+			return done, d.failed(p.Table, "install the trigger", err)
+		}
+		if d.Waiting != nil {
+			d.Waiting(err)
+		}
+		if err := sleep(ctx, wait); err != nil { // as long as writers waited
+			return done, err
+		}
+		wait = min(2*wait, lockMost)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// ready refuses what the trigger and the backfill would meet.
+func (d DB) ready(ctx context.Context, p *Plan) error {
+	if a := p.Table.Adopted; a != nil && a.Retired && !p.opts.Mirror {
+		return p.Table.refuse(Already, "run `postrider adopt mirror "+p.Table.Full()+" --once` until nothing is left, then `postrider adopt undo` again; or add --mirror", "the mirror of an earlier adoption has rows to write back")
+	} else if a != nil && !a.Retired {
+		return p.Table.refuse(Already, "`postrider adopt status "+p.Table.Full()+"` shows it, and `postrider adopt undo "+p.Table.Full()+"` removes it", "the table is adopted already")
+	}
+	look := d.readyPostgres
+	if d.Dialect == MySQL {
+		look = d.readyMySQL
+	}
+	if err := look(ctx, p); err != nil {
+		return err
+	}
+	if err := d.rehearse(ctx, p); err != nil {
+		return err
+	}
+	for _, text := range p.Prepare {
+		if _, err := d.SQL.ExecContext(ctx, text); err != nil {
+			return d.failed(p.Table, "make the mirror's table", err)
+		}
+	}
+	return nil
+}
+
+// backfill copies pending rows until few are left.
+func (d DB) backfill(ctx context.Context, p *Plan, begin time.Time, done *Adopted) error {
+	for {
+		if err := d.untilFree(ctx, p, begin); err != nil {
+			return err
+		}
+		n, err := d.batch(ctx, p)
+		if blocked(err) && time.Since(begin) <= d.Wait {
+			if err := sleep(ctx, lockFirst); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return d.failed(p.Table, "copy pending rows", err)
+		}
+		if done.Copied += n; d.Copied != nil && n > 0 {
+			d.Copied(done.Copied)
+		}
+		if n < BatchRows {
+			return nil
+		}
+	}
+}
+
+func (d DB) batch(ctx context.Context, p *Plan) (int64, error) {
+	if d.Dialect == MySQL {
+		return d.batchMySQL(ctx, p)
+	}
+	res, err := d.SQL.ExecContext(ctx, p.pg().batch(BatchRows))
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// untilFree waits until the old relay has no row in its hands.
+func (d DB) untilFree(ctx context.Context, p *Plan, begin time.Time) error {
+	for {
+		err := inHands(ctx, d.SQL, p)
+		var refused *Refusal
+		if !errors.As(err, &refused) || p.Mapping.State.LockedUntil == "" || time.Since(begin) > d.Wait {
+			return err
+		}
+		if d.Waiting != nil {
+			d.Waiting(err)
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// inHands refuses rows that the old relay works on.
+func inHands(ctx context.Context, q queryer, p *Plan) error {
+	held := p.writer.held("r")
+	if held == "" || p.opts.TakeInProgress {
+		return nil
+	}
+	n, err := countIn(ctx, q, p.writer, held, lookRows)
+	if err != nil || n == 0 {
+		return err
+	}
+	s := p.Mapping.State
+	if s.LockedUntil != "" {
+		return p.Table.refuse(InHands, "stop the old relay and wait until its locks have ended; --take-in-progress copies the rows at once, and consumers may see them twice",
+			"the old relay has %d rows in its hands until the time in %s", n, s.LockedUntil)
+	}
+	return p.Table.refuse(InHands, "let the old relay finish them and stop it; of rows that a stopped relay has left nobody knows whether they were sent: --take-in-progress copies them, and consumers may see them twice",
+		"%d rows are %s", n, strings.Join(s.InProgress, ", "))
+}
+
+// boundary installs the trigger. Rows that it copies were committed before, and every later row meets the trigger.
+// again is true when too many rows are left to let writers wait for.
+func (d DB) boundary(ctx context.Context, p *Plan, wait time.Duration) (n int64, again bool, err error) {
+	if d.Dialect == MySQL {
+		return d.boundaryMySQL(ctx, p, wait)
+	}
+	return d.boundaryPostgres(ctx, p, wait)
+}

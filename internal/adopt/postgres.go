@@ -1,0 +1,247 @@
+package adopt
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"strings"
+)
+
+// pgSpeech is PostgreSQL. A trigger's function has the search path pg_catalog.
+type pgSpeech struct{}
+
+func (pgSpeech) ident(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+func (pgSpeech) quote(text string) string {
+	if strings.Contains(text, `\`) {
+		return ` E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + `'`
+	}
+	return `'` + strings.ReplaceAll(text, `'`, `''`) + `'`
+}
+
+const uuidPattern = `^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+
+func (s pgSpeech) convert(t *Table, c Column, field, expr string) string {
+	switch field {
+	case "id":
+		switch c.Class {
+		case UUID:
+			return expr
+		case Text:
+			return fmt.Sprintf(`CASE WHEN %[1]s ~* '%[2]s' THEN %[1]s::uuid ELSE md5(%[3]s || %[1]s)::uuid END`, expr, uuidPattern, s.quote(t.Full()+":"))
+		}
+		return fmt.Sprintf(`md5(%s || %s::text)::uuid`, s.quote(t.Full()+":"), expr)
+	case "topic":
+		return expr + "::text"
+	case "payload":
+		if c.Class == Bytes {
+			return "coalesce(" + expr + ", '')"
+		}
+		return "convert_to(coalesce(" + expr + "::text, ''), 'UTF8')"
+	case "headers": // those that a message can carry
+		return `coalesce((SELECT jsonb_object_agg(e.key, e.value #>> '{}') FROM jsonb_each(CASE WHEN jsonb_typeof(` + expr + `::jsonb) = 'object' THEN ` + expr +
+			`::jsonb ELSE '{}' END) AS e WHERE e.key ~ '^[!-9;-~]+$' AND e.key !~* '^postrider-' AND (e.value #>> '{}') !~ '[\r\n]'), '{}')`
+	case "version":
+		return "coalesce(" + expr + "::bigint, 0)"
+	case "created_at":
+		return "coalesce(" + s.moment(c, expr) + ", clock_timestamp())"
+	case "not_before":
+		return "CASE WHEN " + s.moment(c, expr) + " > clock_timestamp() THEN " + s.moment(c, expr) + " END"
+	}
+	return "coalesce(" + expr + "::text, '')"
+}
+
+func (pgSpeech) moment(c Column, expr string) string {
+	if c.Class == LocalTime {
+		return "(" + expr + " AT TIME ZONE 'UTC')"
+	}
+	return expr
+}
+
+func (s pgSpeech) derive(t *Table, row string) string {
+	var parts []string
+	for _, k := range t.Key {
+		parts = append(parts, row+"."+s.ident(k)+"::text")
+	}
+	return "md5(" + s.quote(t.Full()+":") + " || " + strings.Join(parts, " || chr(31) || ") + ")::uuid"
+}
+
+func (pgSpeech) wrapped(c Column, expr string) envelope {
+	if c.Class == Bytes {
+		expr = "convert_from(" + expr + ", 'UTF8')"
+	}
+	expr = "(" + expr + ")::jsonb"
+	return envelope{
+		id:      "CASE WHEN " + expr + " ->> 'uuid' ~* '" + uuidPattern + "' THEN (" + expr + " ->> 'uuid')::uuid ELSE md5('watermill:' || (" + expr + " ->> 'uuid'))::uuid END",
+		topic:   expr + " ->> 'destination_topic'",
+		payload: "decode(coalesce(" + expr + " ->> 'payload', ''), 'base64')",
+		headers: "coalesce(nullif(" + expr + " -> 'metadata', 'null'), '{}')",
+	}
+}
+
+func (pgSpeech) clock(c Column) string {
+	if c.Class == LocalTime {
+		return "(clock_timestamp() AT TIME ZONE 'UTC')"
+	}
+	return "clock_timestamp()"
+}
+
+// short is a name of at most n bytes for the table's objects.
+func short(prefix string, t *Table, n int) string {
+	name := prefix + t.Name
+	if len(name) <= n {
+		return name
+	}
+	h := fnv.New32a()
+	h.Write([]byte(t.Full()))
+	return fmt.Sprintf("%.*s_%08x", n-9, name, h.Sum32())
+}
+
+// pgTrigger is the name of each table's trigger.
+const pgTrigger = "postrider_adopt"
+
+// recordMark begins the line of a trigger's text that holds the Record.
+const recordMark = "-- postrider adopt: "
+
+func (r *Record) line() string {
+	text, _ := json.Marshal(r) // it has texts and lists only
+	return recordMark + string(text)
+}
+
+// recordIn finds the Record in the text of a trigger.
+func recordIn(text string) *Record {
+	for line := range strings.Lines(text) {
+		if after, found := strings.CutPrefix(strings.TrimSpace(line), recordMark); found {
+			var r Record
+			if json.Unmarshal([]byte(after), &r) == nil {
+				return &r
+			}
+		}
+	}
+	return nil
+}
+
+// pgPlan is the SQL of an adoption on PostgreSQL.
+type pgPlan struct {
+	writer
+	schema string // of the outbox
+	mirror bool
+}
+
+func (p pgPlan) outbox() string   { return p.dotted(p.schema, "outbox") }
+func (p pgPlan) function() string { return p.dotted(p.schema, short("adopt_", p.t, 63)) }
+func (p pgPlan) mirrored() string { return p.dotted(p.schema, short("mirror_", p.t, 63)) }
+
+// insert copies one row of the variable NEW.
+func (p pgPlan) insert() string {
+	text := "INSERT INTO " + p.outbox() + " (" + p.columns() + ")\n    VALUES (" + p.values("NEW") + ")"
+	if !p.mirror {
+		return text + ";"
+	}
+	return "WITH copied AS (\n    " + text + "\n    RETURNING lane, seq)\n    INSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("NEW", p.t.Key) + " FROM copied AS c;"
+}
+
+// keys are the columns of the mirror's table that hold a row's key: k1, k2 and so on.
+func keys(t *Table) []string {
+	all := make([]string, len(t.Key))
+	for i := range t.Key {
+		all[i] = fmt.Sprintf("k%d", i+1)
+	}
+	return all
+}
+
+// meets is the condition that a row of the table has the key that a row of the mirror holds.
+func (w writer) meets(row, mirror string) string {
+	all := keys(w.t)
+	for i, k := range w.t.Key {
+		all[i] = w.col(row, k) + " = " + mirror + "." + all[i]
+	}
+	return strings.Join(all, " AND ")
+}
+
+// prepare makes the mirror's table.
+func (p pgPlan) prepare() string {
+	text := "CREATE TABLE IF NOT EXISTS " + p.mirrored() + " (lane smallint NOT NULL, seq bigint NOT NULL"
+	for i, k := range p.t.Key {
+		c, _ := p.t.Column(k)
+		text += fmt.Sprintf(", k%d %s NOT NULL", i+1, c.Type)
+	}
+	return text + ", PRIMARY KEY (lane, seq))"
+}
+
+// install makes the trigger.
+func (p pgPlan) install(r *Record) []string {
+	var body, when string
+	if p.m.State != nil {
+		// After the insert: a row that ON CONFLICT refuses has no message.
+		when = "AFTER INSERT OR UPDATE OF " + p.ident(p.m.State.Column)
+		body = "    IF TG_OP = 'UPDATE' AND (" + p.unsettled("OLD") + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n    " +
+			p.insert() + "\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " WHERE " + p.same("t", "NEW") + ";\n    RETURN NULL;\n"
+	} else {
+		// The row is not stored: the old relay never sees it.
+		when = "BEFORE INSERT"
+		if p.m.Rows != "" {
+			body = "    IF (" + p.rows("NEW", "") + ") IS NOT TRUE THEN\n        RETURN NEW;\n    END IF;\n"
+		}
+		body += "    " + p.insert() + "\n    RETURN NULL;\n"
+	}
+	return []string{
+		"CREATE FUNCTION " + p.function() + "() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS " + dollar + "\n" + r.line() + "\nBEGIN\n" + body + "END " + dollar,
+		"REVOKE ALL ON FUNCTION " + p.function() + "() FROM PUBLIC",
+		"CREATE TRIGGER " + pgTrigger + " " + when + " ON " + p.table() + " FOR EACH ROW EXECUTE FUNCTION " + p.function() + "()",
+	}
+}
+
+// lock keeps writers away until the end of the transaction.
+func (p pgPlan) lock() string { return "LOCK TABLE " + p.table() + " IN SHARE ROW EXCLUSIVE MODE" }
+
+// batch copies the next rows and marks them, in one statement.
+func (p pgPlan) batch(limit int) string {
+	text := "WITH picked AS (\n    SELECT r.* FROM ONLY " + p.table() + " AS r WHERE " + p.unsettled("r") + "\n    ORDER BY " + p.list("r", p.m.Order) + fmt.Sprintf(" LIMIT %d FOR UPDATE\n", limit) +
+		"), handed AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " FROM picked WHERE " + p.same("t", "picked") + "\n)"
+	insert := "INSERT INTO " + p.outbox() + " (" + p.columns() + ")\n    SELECT " + p.values("r") + "\n    FROM picked AS r ORDER BY " + p.list("r", p.m.Order)
+	if !p.mirror {
+		return text + "\n" + insert
+	}
+	return text + ", copied AS (\n    " + insert + "\n    RETURNING lane, seq, id\n)\nINSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("r", p.t.Key) +
+		" FROM copied AS c JOIN picked AS r ON c.id = " + p.source(Field{"id", p.m.ID}, "r")
+}
+
+// reflect writes into the team's table what became of the messages behind a place, and removes them from the
+// mirror's table in the same statement. It returns how many it removed, how many it looked at, and the last place.
+func (p pgPlan) reflect(limit int) string {
+	s := p.m.State
+	var set []string
+	if len(s.Sent) > 0 {
+		set = append(set, p.ident(s.Column)+" = "+p.quote(s.Sent[0]))
+	}
+	if s.SentAt != "" {
+		c, _ := p.t.Column(s.SentAt)
+		at := "coalesce(d.sent_at, clock_timestamp())"
+		if c.Class == LocalTime {
+			at = "(" + at + " AT TIME ZONE 'UTC')"
+		}
+		set = append(set, p.ident(s.SentAt)+" = "+at)
+	}
+	// A message without a row was settled, and retention has removed it.
+	return "WITH seen AS (\n    SELECT * FROM " + p.mirrored() + " WHERE (lane, seq) > ($2, $3) ORDER BY lane, seq" + fmt.Sprintf(" LIMIT %d\n", limit) +
+		"), due AS (\n    SELECT m.*, v.sent_at FROM seen AS m LEFT JOIN LATERAL (SELECT v.state, v.sent_at FROM " + p.dotted(p.schema, "messages") +
+		" AS v\n    WHERE v.pipe = $1 AND v.lane = m.lane AND v.seq = m.seq) AS v ON true WHERE coalesce(v.state, 'Sent') = 'Sent'\n" +
+		"), done AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + strings.Join(set, ", ") + " FROM due AS d WHERE " + p.meets("t", "d") + " AND " + p.col("t", s.Column) + " = " + p.quote(s.Handed) +
+		"\n), gone AS (\n    DELETE FROM " + p.mirrored() + " AS m USING due AS d WHERE m.lane = d.lane AND m.seq = d.seq RETURNING 1\n)\n" +
+		"SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen), coalesce((SELECT lane FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0),\n" +
+		"    coalesce((SELECT seq FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0)"
+}
+
+// remove takes the trigger away.
+func (p pgPlan) remove() []string {
+	all := []string{"DROP TRIGGER " + pgTrigger + " ON " + p.table(), "DROP FUNCTION " + p.function() + "()"}
+	if p.mirror {
+		all = append(all, "DROP TABLE "+p.mirrored())
+	}
+	return all
+}
+
+// retire ends the copying and keeps what the mirror needs to write back the rest.
+func (p pgPlan) retire() string {
+	return "ALTER TABLE " + p.table() + " DISABLE TRIGGER " + pgTrigger
+}

@@ -1,0 +1,68 @@
+package brokers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+)
+
+// SNS describes FIFO topics of a moto server at an address, host:port: what a queue behind
+// each topic gets. client is of the same server. The server numbers messages at random:
+// Read has them in the order in which the queue gave them out.
+func SNS(client *sqs.Client, addr, account string) *Broker {
+	q := &simpleQueue{client: client, taken: make(map[string][]stored), unnumbered: true}
+	n := &notifications{root: "http://" + addr + "/", account: account}
+	return &Broker{
+		Name: "sns", Count: q.count, Read: q.read, Lease: hidden, Close: func() {},
+		Make: func(ctx context.Context, t Topic) error {
+			if err := q.make(ctx, t); err != nil {
+				return err
+			}
+			return n.make(ctx, t.Name+".fifo")
+		},
+	}
+}
+
+// notifications speaks the query protocol of SNS.
+type notifications struct{ root, account string }
+
+// make makes a topic with the queue of its name behind it.
+func (n *notifications) make(ctx context.Context, name string) error {
+	err := n.call(ctx, url.Values{
+		"Action": {"CreateTopic"}, "Name": {name}, "Attributes.entry.1.key": {"FifoTopic"}, "Attributes.entry.1.value": {"true"},
+	})
+	if err != nil {
+		return err
+	}
+	arn := func(service string) string { return "arn:aws:" + service + ":us-east-1:" + n.account + ":" + name }
+	return n.call(ctx, url.Values{
+		"Action": {"Subscribe"}, "TopicArn": {arn("sns")}, "Protocol": {"sqs"}, "Endpoint": {arn("sqs")},
+		"Attributes.entry.1.key": {"RawMessageDelivery"}, "Attributes.entry.1.value": {"true"},
+	})
+}
+
+func (n *notifications) call(ctx context.Context, in url.Values) error {
+	in.Set("Version", "2010-03-31")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.root, strings.NewReader(in.Encode()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	// The server tells services apart by the scope of a signature, which it does not check.
+	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/sns/aws4_request, SignedHeaders=host, Signature=0")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("brokers: sns: %s: %s: %s", in.Get("Action"), resp.Status, body)
+	}
+	return err
+}
