@@ -187,7 +187,7 @@ func TestAheadHasHalfOfTheWindow(t *testing.T) {
 	}
 }
 
-// Who leaves with messages that went ahead reads on until the table has brought them: the next
+// A drain with messages that went ahead reads on until the table has brought them: the next
 // owner sends none again.
 //
 // Promises: D

@@ -189,7 +189,7 @@ func (e *Engine) holdsBack(l *lane) bool { return e.now < l.hold.until || e.sink
 // be a duplicate without a fault. A hand-over waits for it, parkRest ends it in a drain.
 func (e *Engine) shed(l *lane) {
 	e.forgetAhead(l)
-	if e.goesOn(l) && e.ending(l) { // it comes again, behind these batches at the latest
+	if e.goesOn(l) && e.ending(l) { // the table brings it, behind these batches at the latest
 		return
 	}
 	keep := l.done

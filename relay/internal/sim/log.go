@@ -107,7 +107,7 @@ func (n *node) hearLater(at time.Duration, boot string, stream, end int) {
 	})
 }
 
-// streams opens a node's stream, and lets it break now and then.
+// streams opens a node's stream, which breaks within 5 s.
 func (n *node) streams(boot string) {
 	w := n.w
 	w.after(time.Duration(w.rng.Int64N(int64(500*time.Millisecond))), func() {
