@@ -111,7 +111,7 @@ func (s *Store) endRead(began uint64, r *store.LaneRead, b *store.Batch, v *view
 		look.Running = look.Running.Union(xids.Of(uint64(id)))
 	}
 	complete := !b.More
-	switch v.db.opts.Defect {
+	switch v.db.opts.Defect { //nolint:exhaustive // the others are elsewhere
 	case AheadWithoutBase:
 		s.log.tracker.Read(began, r, nil, false, &xids.Look{Next: 1})
 	case AheadOfPages:

@@ -25,8 +25,7 @@ func (e *Engine) ending(l *lane) bool { return e.draining || e.paused || l.relea
 // owes reports whether something that was acknowledged ahead is not settled yet.
 func (l *lane) owes() bool { return l.ahead.Owes() > 0 }
 
-// goesOn reports whether a lane that is about to be given back works as before, until the
-// table has brought what went ahead. In a pause it takes that alone, and sends nothing.
+// goesOn reports whether a lane works on until the table has brought what it owes; in a pause it takes that alone.
 func (e *Engine) goesOn(l *lane) bool { return l.owes() && !(e.atRest(l) && l.ahead.Barred()) }
 
 // atRest reports whether a person has paused the pipe or the lane.
@@ -45,8 +44,9 @@ func (e *Engine) askAhead(l *lane, r *store.LaneRead) {
 			waiting += len(b.msgs)
 		}
 	}
-	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{Now: e.now, Interval: e.cfg.SettleAfter, Window: e.cfg.Window, Waiting: waiting,
-		Rest: e.atRest(l), Ending: e.ending(l)})
+	l.ahead.Ask(r, e.mayAhead(l), ahead.Limits{
+		Now: e.now, Interval: e.cfg.SettleAfter, Window: e.cfg.Window, Waiting: waiting, Rest: e.atRest(l), Ending: e.ending(l),
+	})
 }
 
 // forgetAhead drops what was read ahead and is not on its way.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
@@ -132,7 +133,7 @@ func TestAheadThatFailsIsForgotten(t *testing.T) {
 // Promises: O, C
 func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 	for name, spoil := range map[string]func(*rig, *store.Batch){
-		"captured":  func(r *rig, b *store.Batch) { r.e.held[0].captured["b"] = r.e.held[0].captured["b"] },
+		"captured":  func(r *rig, b *store.Batch) { r.e.held[0].captured["b"] = captive.Key{} },
 		"scheduled": func(r *rig, b *store.Batch) { b.Meta[1].DueIn = time.Minute },
 		"brake":     func(r *rig, b *store.Batch) { r.e.rows["orders"] = streak{n: 1} },
 		"outage":    func(r *rig, b *store.Batch) { r.e.scope("elsewhere") },
@@ -200,7 +201,7 @@ func TestADrainSettlesWhatWentAhead(t *testing.T) {
 	rd := r.table()
 	wantEqual(t, "asked for", rd.MaxRecords, 1)
 	r.read() // it is not visible yet
-	rd = r.table()
+	r.table()
 	late := r.batch(0, "", "c")
 	r.read(brought(store.Batch{Messages: append(late.Messages, b.Messages...), Meta: append(late.Meta, b.Meta...)}, "p1"))
 	wantEqual(t, "sent", fmt.Sprint(ids(r.deliver())), "[m2]")
@@ -422,4 +423,19 @@ func TestAHandOverWaitsForTheTable(t *testing.T) {
 	wantEqual(t, "settled", s.Settlements[0].Delivered, 1)
 	r.step(port.Settled{ID: s.ID})
 	wantEqual(t, "released", fmt.Sprint(take[port.Lease](r).Req.Release), "[{0 11}]")
+}
+
+// At the cap of parked keys a lane that owes and is to be given back is read all the same: else
+// nobody would ever work on it again.
+//
+// Promises: S
+func TestALaneAtItsCapIsGivenBack(t *testing.T) {
+	r := aheadRig(t, port.Config{ParkedKeys: 1})
+	r.goes("a")
+	r.deliver()
+	r.e.held[0].captured["x"] = captive.Key{}
+	r.e.held[0].releasing = true
+	if rd := r.table(); rd.Ahead {
+		t.Errorf("asked %+v", rd)
+	}
 }

@@ -52,7 +52,7 @@ func (e *Engine) planDrain() {
 func (e *Engine) shedAll() {
 	lost := 0
 	for _, l := range e.held {
-		if late := e.now >= e.drainUntil-e.cfg.DrainTimeout*4/5; l.owes() && (e.cutOff || !e.goesOn(l) || e.overCap(l) || late && e.holdsBack(l)) { // the table will not be read
+		if late := e.now >= e.drainUntil-e.cfg.DrainTimeout*4/5; l.owes() && (e.cutOff || !e.goesOn(l) || late && e.holdsBack(l)) { // the table will not be read
 			lost += l.ahead.Clear()
 		}
 		e.parkRest(l)

@@ -49,7 +49,7 @@ func (e *Engine) mayRead(l *lane) bool {
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && (!l.stopped || e.goesOn(l)) && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
+	return !l.idle && (!l.stopped || e.goesOn(l)) && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l) || e.ending(l)) && (!e.crowded(l) || e.ending(l))
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a

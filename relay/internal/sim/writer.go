@@ -38,7 +38,6 @@ type simTx struct {
 	committed bool
 	ended     bool
 	flushed   bool          // its commit is in the log
-	told      int           // the end of the log then
 	locks     map[int]int64 // key: version before
 }
 

@@ -21,6 +21,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
+	t.Helper()
 	r := &rig{T: t, now: time.Unix(1e9, 0)}
 	r.Tracker = ahead.New(func() time.Time { return r.now })
 	return r
@@ -81,6 +82,7 @@ func (r *rig) want(want string) {
 }
 
 func attached(t *testing.T) *rig {
+	t.Helper()
 	r := newRig(t)
 	r.want("table")
 	r.Open()

@@ -70,9 +70,14 @@ func TestEndedAcrossTheWraparound(t *testing.T) {
 		id      uint32
 		want    bool
 	}{
-		{epoch + 5, nil, 0xfffffffe, true}, {epoch + 5, nil, 3, true}, {epoch + 5, nil, 7, false},
-		{epoch + 5, Of(3), 3, false}, {epoch + 5, Of(epoch + 3), 3, false}, {epoch + 5, Of(epoch - 2), 0xfffffffe, false},
-		{epoch - 2, nil, 1, false}, {epoch - 2, nil, 0xfffffff0, true},
+		{epoch + 5, nil, 0xfffffffe, true},
+		{epoch + 5, nil, 3, true},
+		{epoch + 5, nil, 7, false},
+		{epoch + 5, Of(3), 3, false},
+		{epoch + 5, Of(epoch + 3), 3, false},
+		{epoch + 5, Of(epoch - 2), 0xfffffffe, false},
+		{epoch - 2, nil, 1, false},
+		{epoch - 2, nil, 0xfffffff0, true},
 	} {
 		if c.running != nil && c.running.Contains(3) && c.next > epoch { // of the epoch before
 			c.want = true
