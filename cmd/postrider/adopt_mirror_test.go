@@ -23,6 +23,7 @@ func TestAdoptMirror(t *testing.T) {
 }
 
 func testMirror(t *testing.T, store string) {
+	t.Helper()
 	db, d, err := open.SQL(store, 4)
 	if err != nil {
 		t.Fatal(err)

@@ -99,6 +99,9 @@ func TestAdoptLayoutsMySQL(t *testing.T) {
 						m.Payload = strings.ReplaceAll(m.Payload, ": ", ":")
 						all = append(all, strings.TrimSuffix(fmt.Sprintf("%s %s %s %s %s", m.Topic, m.Key, m.Type, m.Payload, m.Headers), " {}"))
 					}
+					if err := rows.Err(); err != nil {
+						t.Fatal(err)
+					}
 					return all
 				}
 				mustCLI(t, "", "migrate", "--store", store, "--lanes", "4")

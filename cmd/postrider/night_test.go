@@ -5,8 +5,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/consumer/metrics"
+	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -29,7 +32,9 @@ import (
 // night is an outbox, its relay and a broker in which one thing after another goes wrong.
 type night struct {
 	*testing.T
-	pg     *testserver.Postgres
+	db     *sql.DB
+	tables string // begins their names
+	d      dialect.Dialect
 	server *testserver.NATS
 	store  string
 	relay  *process
@@ -59,15 +64,12 @@ func (n *night) enqueue(name, topic, key string, size int, more string) {
 // row is what SQL tells of the message of a fault.
 func (n *night) row(name string) (id, state, waits string, lane string) {
 	n.Helper()
-	rows, err := n.pg.Query(n.Context(), database(n.T, n.store), fmt.Sprintf(`SELECT m.id, m.state, coalesce(m.waits_for, ''), m.lane FROM postrider.messages m
-		WHERE m.pipe = 'main' AND m.type = '%s' ORDER BY m.seq DESC LIMIT 1`, name))
-	if err != nil {
+	err := n.db.QueryRowContext(n.Context(), fmt.Sprintf(`SELECT m.id, m.state, coalesce(m.waits_for, ''), m.lane FROM %smessages m
+		WHERE m.pipe = 'main' AND m.type = '%s' ORDER BY m.seq DESC LIMIT 1`, n.tables, name)).Scan(&id, &state, &waits, &lane)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		n.Fatal(err)
 	}
-	if len(rows) == 0 {
-		return "", "", "", ""
-	}
-	return rows[0][0], rows[0][1], rows[0][2], rows[0][3]
+	return id, state, waits, lane
 }
 
 // asked returns the answer of a command in JSON, whatever it exits with.
@@ -174,23 +176,55 @@ var series = regexp.MustCompile(`postrider_(down|lag_seconds|pending_messages|pa
 //
 // Promises: S, Q
 func TestTheNight(t *testing.T) {
-	n := &night{T: t, pg: testserver.SharedPostgres(t, "18"), server: testserver.StartNATS(t)}
-	n.store = outboxOn(t, n.pg)
-	n.good = newStream(t, n.server.URL, 1000)
-	n.relay = launch(t, "relay", "--store", n.store, "--broker", n.server.URL, "--listen", "127.0.0.1:0", "--status-every", "1s", "--log-level", "info")
-	n.enqueue("first", n.good.topic, "first", 10, "")
-	n.over("first")
-
-	n.unknownTopic()
-	n.refusedPayload()
-	n.fullDisk()
-	n.pausedLane()
-	n.deadBroker()
-	n.consumers()
-	for _, name := range []string{"unknown-topic", "refused-payload", "captured-key", "full-disk"} {
-		n.over(name)
+	nightOn(t, "postgres-18", func(t *testing.T) string { t.Helper(); return outboxOn(t, testserver.SharedPostgres(t, "18")) })
+	nightOn(t, "sqlite", func(t *testing.T) string {
+		t.Helper()
+		url := "sqlite:" + filepath.Join(t.TempDir(), "night.db")
+		mustCLI(t, "", "migrate", "--store", url, "--lanes", "8")
+		return url
+	})
+	for _, version := range testserver.MySQLVersions() {
+		nightOn(t, version, func(t *testing.T) string {
+			t.Helper()
+			url := testserver.SharedMySQL(t, version).Database(t)
+			mustCLI(t, "", "migrate", "--store", url, "--lanes", "8")
+			return url
+		})
 	}
-	n.relay.stop()
+}
+
+// nightOn plays it beside the other stores. Where a store has no pauses, nobody pauses a lane.
+func nightOn(t *testing.T, name string, outbox func(*testing.T) string) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		n := &night{T: t, server: testserver.StartNATS(t), tables: "postrider_", store: outbox(t)}
+		var err error
+		if n.db, n.d, err = open.SQL(n.store, 8); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { do(t, n.db.Close) })
+		if n.d == dialect.Postgres {
+			n.tables = "postrider."
+		}
+		n.good = newStream(t, n.server.URL, 1000)
+		n.relay = launch(t, "relay", "--store", n.store, "--broker", n.server.URL, "--listen", "127.0.0.1:0", "--status-every", "1s", "--log-level", "info")
+		n.enqueue("first", n.good.topic, "first", 10, "")
+		n.over("first")
+
+		n.unknownTopic()
+		n.refusedPayload()
+		n.fullDisk()
+		if n.d != dialect.SQLite {
+			n.pausedLane()
+		}
+		n.deadBroker()
+		n.consumers()
+		for _, name := range []string{"unknown-topic", "refused-payload", "captured-key", "full-disk"} {
+			n.over(name)
+		}
+		n.relay.stop()
+	})
 }
 
 func (n *night) unknownTopic() {
@@ -270,18 +304,13 @@ func (n *night) deadBroker() {
 
 // consumers has a handler that hangs, and a version that never comes.
 func (n *night) consumers() {
-	db, d, err := open.SQL(n.store, 8)
-	if err != nil {
-		n.Fatal(err)
-	}
-	defer db.Close()
 	source, err := natsbroker.OpenSource(n.server.URL, &natsbroker.SourceOptions{Stream: n.good.topic, Group: "billing"})
 	if err != nil {
 		n.Fatal(err)
 	}
 	defer source.Close()
 	release := make(chan struct{})
-	c := consumer.New(source, consumer.SQL(db, d), &consumer.Options{
+	c := consumer.New(source, consumer.SQL(n.db, n.d), &consumer.Options{
 		Name: "billing", HandlerTimeout: 200 * time.Millisecond, BackoffMin: time.Minute, UnknownType: consumer.Skip,
 		Order: func(string) inbox.Order { return inbox.AnyOrder },
 	})
@@ -298,7 +327,7 @@ func (n *night) consumers() {
 	n.over("hanging-handler")
 	id, _, _, _ := n.row("hanging-handler")
 	n.toldOf(c, "billing", unfinished{
-		id: id, state: "retry", waits: "its next attempt", table: "SELECT message_id FROM postrider.inbox_attempt WHERE consumer = 'billing' AND state = 'retry' AND last_error <> ''",
+		id: id, state: "retry", waits: "its next attempt", table: "SELECT message_id FROM " + n.tables + "inbox_attempt WHERE consumer = 'billing' AND state = 'retry' AND last_error <> ''",
 		doctor: "billing tries 1 message again.*postrider dead list --all --consumer billing", metric: `postrider_consumer_retrying_messages\{consumer="billing"\} 1`, status: `"retrying":1`,
 	})
 	close(release)
@@ -308,7 +337,7 @@ func (n *night) consumers() {
 		n.Fatal(err)
 	}
 	defer gaps.Close()
-	g := consumer.New(gaps, consumer.SQL(db, d), &consumer.Options{
+	g := consumer.New(gaps, consumer.SQL(n.db, n.d), &consumer.Options{
 		Name: "shipping", UnknownType: consumer.Skip,
 		Order: func(string) inbox.Order { return inbox.Contiguous },
 	})
@@ -318,7 +347,7 @@ func (n *night) consumers() {
 	n.over("gap")
 	id, _, _, _ = n.row("gap")
 	n.toldOf(g, "shipping", unfinished{
-		id: id, state: "waiting", waits: "versions 1 to 2 of its key", table: "SELECT message_id FROM postrider.inbox_stash WHERE consumer = 'shipping'",
+		id: id, state: "waiting", waits: "versions 1 to 2 of its key", table: "SELECT message_id FROM " + n.tables + "inbox_stash WHERE consumer = 'shipping'",
 		doctor: "shipping: 1 key waits for missing versions.*postrider guard set", metric: `postrider_consumer_gaps\{consumer="shipping"\} 1`, status: `"gaps":1`,
 	})
 	n.repair("postrider guard set --consumer shipping --topic " + n.good.topic + " --key gap --version 2 --reason WHY")
@@ -369,12 +398,9 @@ func (n *night) toldOf(c *consumer.Consumer[*sql.Tx], name string, u unfinished)
 				wrong = append(wrong, fmt.Sprintf("%s: %q does not match %q", who, got, pattern))
 			}
 		}
-		rows, err := n.pg.Query(n.Context(), database(n.T, n.store), u.table)
-		if err != nil {
-			n.Fatal(err)
-		}
-		if len(rows) != 1 || rows[0][0] != u.id {
-			wrong = append(wrong, fmt.Sprintf("SQL: %v", rows))
+		var id string
+		if err := n.db.QueryRowContext(n.Context(), u.table).Scan(&id); err != nil || id != u.id {
+			wrong = append(wrong, fmt.Sprintf("SQL: %q, error %v", id, err))
 			return n.late(begun, wrong) // the others are asked when it is there
 		}
 		var listed []answer.Unfinished

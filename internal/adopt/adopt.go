@@ -177,8 +177,16 @@ func (m *Mapping) Fields() []Field {
 
 func (m *Mapping) every() []Field {
 	return []Field{
-		{"id", m.ID}, {"topic", m.Topic}, {"key", m.Key}, {"type", m.Type}, {"payload", m.Payload}, {"content_type", m.ContentType},
-		{"headers", m.Headers}, {"version", m.Version}, {"created_at", m.CreatedAt}, {"not_before", m.NotBefore},
+		{"id", m.ID},
+		{"topic", m.Topic},
+		{"key", m.Key},
+		{"type", m.Type},
+		{"payload", m.Payload},
+		{"content_type", m.ContentType},
+		{"headers", m.Headers},
+		{"version", m.Version},
+		{"created_at", m.CreatedAt},
+		{"not_before", m.NotBefore},
 	}
 }
 
@@ -201,8 +209,8 @@ const (
 	NotPossible   Reason = "not possible"
 )
 
-// Refusal says why a table is not adopted, and what to do.
-type Refusal struct {
+// RefusedError reports why a table is not adopted, and what to do.
+type RefusedError struct {
 	Table  string
 	Reason Reason
 	Text   string
@@ -210,7 +218,7 @@ type Refusal struct {
 	Err    error
 }
 
-func (r *Refusal) Error() string {
+func (r *RefusedError) Error() string {
 	s := "adopt " + r.Table + ": " + r.Text
 	if r.Err != nil {
 		s += ": " + r.Err.Error()
@@ -221,10 +229,10 @@ func (r *Refusal) Error() string {
 	return s
 }
 
-func (r *Refusal) Unwrap() error { return r.Err }
+func (r *RefusedError) Unwrap() error { return r.Err }
 
-func (t *Table) refuse(why Reason, fix, format string, args ...any) *Refusal {
-	return &Refusal{Table: t.Full(), Reason: why, Text: fmt.Sprintf(format, args...), Fix: fix}
+func (t *Table) refuse(why Reason, fix, format string, args ...any) *RefusedError {
+	return &RefusedError{Table: t.Full(), Reason: why, Text: fmt.Sprintf(format, args...), Fix: fix}
 }
 
 // Check refuses a mapping that does not fit the table.

@@ -38,7 +38,7 @@ func TestWords(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := Propose(events(Postgres, c.state), "", func(string) ([]string, error) { return c.rows, nil })
 			if c.complain != "" {
-				var r *Refusal
+				var r *RefusedError
 				if !errors.As(err, &r) || r.Reason != UnknownLayout || !strings.Contains(err.Error(), c.complain) {
 					t.Fatalf("error %v, want %q", err, c.complain)
 				}
@@ -95,7 +95,7 @@ func TestMappingCheck(t *testing.T) {
 	} {
 		m := good()
 		change(&m)
-		var r *Refusal
+		var r *RefusedError
 		if err := m.Check(events(Postgres, Column{Name: "status", Class: Text})); !errors.As(err, &r) || r.Reason != BadMapping || r.Fix == "" {
 			t.Errorf("%s: error %v", name, err)
 		}

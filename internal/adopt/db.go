@@ -228,7 +228,7 @@ func (d DB) rehearse(ctx context.Context, p *Plan) error {
 		if blocked(err) || code(err) == "42501" || ctx.Err() != nil {
 			return d.failed(p.Table, "try the newest rows", err)
 		}
-		return &Refusal{Table: p.Table.Full(), Reason: BadMapping, Text: fmt.Sprintf("one of the newest %d rows cannot be a message, and the trigger would fail the writers", rows), Fix: "correct the mapping, or the rows", Err: err}
+		return &RefusedError{Table: p.Table.Full(), Reason: BadMapping, Text: fmt.Sprintf("one of the newest %d rows cannot be a message, and the trigger would fail the writers", rows), Fix: "correct the mapping, or the rows", Err: err}
 	}
 	return nil
 }
@@ -253,18 +253,18 @@ func blocked(err error) bool {
 
 // failed gives an error the shape of the others.
 func (d DB) failed(t *Table, doing string, err error) error {
-	var done *Refusal
+	var done *RefusedError
 	switch {
 	case errors.As(err, &done):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return &Refusal{Table: t.Full(), Reason: NotPossible, Text: doing + ": no answer within " + lookFor.String(), Fix: "try again when the server has less to do, or add an index on the column of states", Err: err}
+		return &RefusedError{Table: t.Full(), Reason: NotPossible, Text: doing + ": no answer within " + lookFor.String(), Fix: "try again when the server has less to do, or add an index on the column of states", Err: err}
 	case inboxsql.MySQLNumber(err) == 1419:
-		return &Refusal{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "set log_bin_trust_function_creators = 1 while triggers are made, or run it as a user with SUPER", Err: err}
+		return &RefusedError{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "set log_bin_trust_function_creators = 1 while triggers are made, or run it as a user with SUPER", Err: err}
 	case code(err) == "42501" || slices.Contains([]uint16{1044, 1142, 1143, 1227}, inboxsql.MySQLNumber(err)):
-		return &Refusal{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "run it as the owner of the table and of the outbox", Err: err}
+		return &RefusedError{Table: t.Full(), Reason: NoRight, Text: doing, Fix: "run it as the owner of the table and of the outbox", Err: err}
 	case blocked(err):
-		return &Refusal{Table: t.Full(), Reason: Busy, Text: doing + ": other transactions hold the table", Fix: "end long transactions, or run it again with a longer --wait", Err: err}
+		return &RefusedError{Table: t.Full(), Reason: Busy, Text: doing + ": other transactions hold the table", Fix: "end long transactions, or run it again with a longer --wait", Err: err}
 	}
 	return fmt.Errorf("adopt %s: %s: %w", t.Full(), doing, err)
 }
@@ -384,7 +384,7 @@ func (d DB) batch(ctx context.Context, p *Plan) (int64, error) {
 func (d DB) untilFree(ctx context.Context, p *Plan, begin time.Time) error {
 	for {
 		err := inHands(ctx, d.SQL, p)
-		var refused *Refusal
+		var refused *RefusedError
 		if !errors.As(err, &refused) || p.Mapping.State.LockedUntil == "" || time.Since(begin) > d.Wait {
 			return err
 		}

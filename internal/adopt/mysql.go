@@ -9,6 +9,7 @@ import (
 type mysqlSpeech struct{}
 
 func (mysqlSpeech) ident(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
 func (mysqlSpeech) quote(text string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + "'"
 }

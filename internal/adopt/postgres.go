@@ -28,8 +28,9 @@ func (s pgSpeech) convert(t *Table, c Column, field, expr string) string {
 			return expr
 		case Text:
 			return fmt.Sprintf(`CASE WHEN %[1]s ~* '%[2]s' THEN %[1]s::uuid ELSE md5(%[3]s || %[1]s)::uuid END`, expr, uuidPattern, s.quote(t.Full()+":"))
+		default:
+			return fmt.Sprintf(`md5(%s || %s::text)::uuid`, s.quote(t.Full()+":"), expr)
 		}
-		return fmt.Sprintf(`md5(%s || %s::text)::uuid`, s.quote(t.Full()+":"), expr)
 	case "topic":
 		return expr + "::text"
 	case "payload":

@@ -27,6 +27,7 @@ import (
 
 // everySubject is a registry that has version 1 of any subject: the id is the number in its name.
 func everySubject(t *testing.T, kind sr.SchemaType, text string) (url string, asked *atomic.Int32) {
+	t.Helper()
 	asked = new(atomic.Int32)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)

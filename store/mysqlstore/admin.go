@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,54 +30,7 @@ func (s desk) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) {
 
 // Parked implements ops.Admin.
 func (s desk) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
-	where, args := []string{"pipe = ?", "seq > ?"}, []any{s.box.Pipe, query.AfterSeq}
-	state := ""
-	if query.State != store.Pending {
-		state = query.State.String()
-	}
-	// As bytes: texts compare equal with blanks at their end.
-	for _, f := range []struct{ column, value string }{
-		{"state", state}, {"id", query.ID}, {"topic", query.Topic}, {"`key`", query.Key}, {"code", query.Code},
-	} {
-		if f.value != "" {
-			where, args = append(where, "CAST("+f.column+" AS BINARY) = ?"), append(args, []byte(f.value))
-		}
-	}
-	most := query.Limit
-	if most <= 0 {
-		most = 100
-	}
-	columns := db.MessageColumns
-	if query.Bare {
-		columns = strings.Replace(columns, "payload", "''", 1)
-	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT lane, seq, state, captures, attempts, generation, due_at, `+db.Now+`, class, code, error,
-		first_failed, last_attempt, `+columns+` FROM postrider_parked WHERE `+strings.Join(where, " AND ")+` ORDER BY seq LIMIT ?`,
-		append(args, most)...)
-	if err != nil {
-		return nil, s.box.Wrap("list parked records", err)
-	}
-	defer rows.Close()
-	var out []ops.ParkedRecord
-	for rows.Next() {
-		var r ops.ParkedRecord
-		var name string
-		var due, at int64
-		var first, last sql.NullInt64
-		r.Message, err = db.ScanMessage(rows,
-			&r.Lane, &r.Seq, &name, &r.Captures, &r.Attempts, &r.Generation, &due, &at,
-			&r.Class, &r.Code, &r.Error, &first, &last,
-		)
-		if err != nil {
-			return nil, s.box.Wrap("list parked records", err)
-		}
-		r.State, r.DueIn, r.FirstFailed, r.LastAttempt = stateOf(name), db.Until(at, due), db.Moment(first), db.Moment(last)
-		out = append(out, r)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(out) > 0 {
-		return out, s.box.Wrap("list parked records", err)
-	}
-	return nil, s.box.Wrap("list parked records", s.box.Knows(ctx, s.box.DB, seePipes))
+	return operations.Parked{Outbox: s.box}.List(ctx, query)
 }
 
 // seePipes is the remedy of a look at a pipe that does not exist.
@@ -102,7 +57,7 @@ func (s desk) Status(ctx context.Context) (ops.Status, error) {
 	if err == nil {
 		err = s.box.Knows(ctx, tx, seePipes)
 	}
-	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.parkedCounts, s.heldBy, s.alarms} {
+	for _, part := range []func(context.Context, db.Querier, int64, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.heldBy, s.alarms} {
 		if err == nil {
 			err = part(ctx, tx, at, &st)
 		}
@@ -154,10 +109,9 @@ func (s *Store) instances(ctx context.Context, q db.Querier, at int64, st *ops.S
 
 func (s *Store) laneStates(ctx context.Context, q db.Querier, at int64, st *ops.Status) error {
 	rows, err := q.QueryContext(ctx, `SELECT p.lane, COALESCE(r.instance, ''), COALESCE(CASE WHEN r.alive_until <= ? + 2 * r.ttl THEN r.alive_until ELSE 0 END, 0), p.epoch, p.delivered,
-		NULLIF(p.settled_at, 0), COALESCE(k.parked, 0), COALESCE(k.pending, 0)
+		NULLIF(p.settled_at, 0)
 		FROM postrider_progress p LEFT JOIN postrider_relay r ON r.pipe = p.pipe AND r.boot_id = p.owner
-		LEFT JOIN (SELECT lane, COUNT(*) AS parked, SUM(state <> 'dead') AS pending FROM postrider_parked WHERE pipe = ? GROUP BY lane) AS k ON k.lane = p.lane
-		WHERE p.pipe = ? ORDER BY p.lane`, at, s.box.Pipe, s.box.Pipe)
+		WHERE p.pipe = ? ORDER BY p.lane`, at, s.box.Pipe)
 	if err != nil {
 		return err
 	}
@@ -166,7 +120,7 @@ func (s *Store) laneStates(ctx context.Context, q db.Querier, at int64, st *ops.
 		var l ops.LaneStatus
 		var end int64
 		var settled sql.NullInt64
-		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled, &l.Parked, &l.Pending); err != nil {
+		if err := rows.Scan(&l.Lane, &l.Owner, &end, &l.Epoch, &l.Delivered, &settled); err != nil {
 			return err
 		}
 		if l.SettledAt = db.Moment(settled); end != 0 {
@@ -185,19 +139,22 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 	if err != nil {
 		return err
 	}
+	lanes := make([]store.Lane, len(st.Lanes))
+	for i := range st.Lanes {
+		lanes[i] = st.Lanes[i].Lane
+	}
+	positions, err := s.box.Positions(ctx, q, lanes, "")
+	if err != nil {
+		return err
+	}
 	var crowded holes.Set
+	late, aside, err := s.aside(ctx, q, at, lanes)
+	if err != nil {
+		return err
+	}
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
-		var pos int64
-		var text string
-		err := q.QueryRowContext(ctx, `SELECT pos, holes FROM postrider_progress WHERE pipe = ? AND lane = ?`, s.box.Pipe, l.Lane).Scan(&pos, &text)
-		if err != nil {
-			return err
-		}
-		p, err := db.Position(pos, text)
-		if err != nil {
-			return err
-		}
+		p := positions[l.Lane]
 		if crowded == nil && len(p.Open) >= mostOpen {
 			crowded = p.Open
 			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
@@ -231,12 +188,10 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 				return err
 			}
 		}
-		if l.Lag, err = s.parkedLag(ctx, q, at, l.Lane); err != nil {
-			return err
-		}
+		l.Lag = late[l.Lane]
 		l.LagCapped = edge > max(l.Lag, l.Behind)
 		l.Behind = max(l.Behind, edge)
-		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, pos); err != nil {
+		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l, p.At); err != nil {
 			return err
 		}
 		l.Lag = max(l.Lag, l.Behind)
@@ -245,7 +200,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		st.AddLag(l)
 		st.Capped = st.Capped || seen >= limit
 	}
-	return nil
+	return s.parkedCounts(ctx, q, st, aside)
 }
 
 // edge is the age of a lane's first row behind a number and some more rows. If laneCounts counts
@@ -283,12 +238,20 @@ func (s *Store) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l 
 }
 
 // count looks at the rows of a lane that fit, up to a limit, and counts those that pass the
-// filter; oldest is the time of the oldest of these.
+// filter; oldest is the time of the oldest of these or, without a filter, of the first that is due.
 func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, lane store.Lane, where string, limit int64) (n, seen int64, oldest sql.NullInt64, err error) {
 	const time = `GREATEST(created_at, COALESCE(not_before, 0))`
-	rest := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where + ` ORDER BY seq LIMIT ?`
-	if filter.IsZero() {
-		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MIN(at) FROM (SELECT `+time+` AS at`+rest+`) AS x`, lane, limit).Scan(&n, &oldest)
+	from := ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND ` + where
+	rest := from + ` ORDER BY seq LIMIT ?`
+	if filter.IsZero() { // by the index alone, and then the first row that is due
+		var last sql.NullInt64
+		err = q.QueryRowContext(ctx, `SELECT COUNT(*), MAX(seq) FROM (SELECT seq`+rest+`) AS x`, lane, limit).Scan(&n, &last)
+		if err == nil && n > 0 {
+			err = q.QueryRowContext(ctx, `SELECT `+time+from+` AND seq <= ? AND COALESCE(not_before, 0) <= `+db.Now+` ORDER BY seq LIMIT 1`, lane, last.Int64).Scan(&oldest)
+		}
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
 		return n, n, oldest, err
 	}
 	rows, err := q.QueryContext(ctx, `SELECT `+time+`, `+db.Filtered(filter, "")+rest, lane, limit)
@@ -311,32 +274,77 @@ func (s *Store) count(ctx context.Context, q db.Querier, filter store.Filter, la
 	return n, seen, oldest, errors.Join(rows.Err(), rows.Close())
 }
 
-// parkedLag is how late the oldest parked record of a lane is. Of one that a person
-// sends again, its first age is not how late it is.
-func (s *Store) parkedLag(ctx context.Context, q db.Querier, at int64, lane store.Lane) (time.Duration, error) {
-	var oldest sql.NullInt64
-	err := q.QueryRowContext(ctx, `SELECT MIN(CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
-		ELSE GREATEST(created_at, COALESCE(not_before, 0)) END) FROM postrider_parked WHERE pipe = ? AND lane = ? AND state <> 'dead'`,
-		s.box.Pipe, lane).Scan(&oldest)
-	if err != nil || !oldest.Valid {
-		return 0, err
+// never is the column expected of a dead letter: last in the index, where it holds nothing up.
+const never = math.MaxInt64
+
+// aside is what each lane has set aside: how late the oldest such record is, and whether there is
+// one that is not dead, and one that is. Of a record that a person sends again, its first age is
+// not how late it is.
+//
+// Each lane has a part with its number: MySQL does not read an index in its order for the lane of
+// an outer row.
+func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lanes []store.Lane) (late []time.Duration, some [2][]bool, err error) {
+	late, some = make([]time.Duration, len(lanes)), [2][]bool{make([]bool, len(lanes)), make([]bool, len(lanes))}
+	const atOnce = 64
+	for few := range slices.Chunk(lanes, atOnce) {
+		var parts []string
+		var args []any
+		for _, lane := range few {
+			parts = append(parts, `(SELECT lane, 0 AS dead, expected FROM postrider_parked FORCE INDEX (of_late) WHERE pipe = ? AND lane = ? ORDER BY expected LIMIT 1)`,
+				`(SELECT lane, 1, seq FROM postrider_parked FORCE INDEX (of_lane) WHERE pipe = ? AND lane = ? AND state = 'dead' ORDER BY seq LIMIT 1)`)
+			args = append(args, s.box.Pipe, lane, s.box.Pipe, lane)
+		}
+		rows, err := q.QueryContext(ctx, strings.Join(parts, " UNION ALL "), args...)
+		if err != nil {
+			return late, some, err
+		}
+		for rows.Next() {
+			var lane store.Lane
+			var kind int
+			var found int64
+			if err := rows.Scan(&lane, &kind, &found); err != nil {
+				return late, some, errors.Join(err, rows.Close())
+			}
+			switch {
+			case kind == 1:
+				some[1][lane] = true
+			case found < never:
+				some[0][lane], late[lane] = true, max(0, -db.Until(at, found))
+			}
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return late, some, err
+		}
 	}
-	return max(0, -db.Until(at, oldest.Int64)), nil
+	return late, some, nil
 }
 
-func (s *Store) parkedCounts(ctx context.Context, q db.Querier, _ int64, st *ops.Status) error {
-	rows, err := q.QueryContext(ctx, `SELECT state, COUNT(*) FROM postrider_parked WHERE pipe = ? GROUP BY state`, s.box.Pipe)
+// statesFactor times the limit of a lane is how far the parked records of a pipe are
+// counted, by state: the first by number.
+const statesFactor = 5
+
+// parkedCounts counts what is set aside, by an index that has all that is read.
+func (s *Store) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status, aside [2][]bool) error {
+	limit := int64(min(s.opts.CountLimit, math.MaxInt/statesFactor) * statesFactor)
+	var parts []string
+	var args []any
+	for state := store.Scheduled; state <= store.Dead; state++ {
+		parts = append(parts, `(SELECT lane, state FROM postrider_parked FORCE INDEX (of_state) WHERE pipe = ? AND state = ? ORDER BY seq LIMIT ?)`)
+		args = append(args, s.box.Pipe, state.String(), limit)
+	}
+	rows, err := q.QueryContext(ctx, `SELECT lane, state, COUNT(*) FROM (`+strings.Join(parts, " UNION ALL ")+`) AS x GROUP BY lane, state`, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	var found []ops.ParkedIn
 	for rows.Next() {
-		var name string
-		var n int64
-		if err := rows.Scan(&name, &n); err != nil {
+		var one ops.ParkedIn
+		if err := rows.Scan(&one.Lane, &one.State, &one.N); err != nil {
 			return err
 		}
-		st.Parked[name] = n
+		found = append(found, one)
 	}
+	st.AddParked(found, aside, limit)
 	return rows.Err()
 }

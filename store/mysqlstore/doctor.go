@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider/internal/plural"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -44,6 +45,7 @@ func checks() []check {
 		{name: "transactions", look: (*patient).examineTransactions},
 		{name: "prepared", look: (*patient).examinePrepared},
 		{name: "size", look: (*patient).examineSize},
+		{name: "pipes", look: (*patient).examinePipes, tables: true, pipes: true},
 		{name: "relays", look: (*patient).examineRelays, tables: true, pipes: true},
 		{name: "clock", look: (*patient).examineClock},
 		{name: "lanes", look: (*patient).examineLanes, tables: true, pipes: true},
@@ -246,6 +248,15 @@ func (p *patient) examineRelays(ctx context.Context) ([]ops.Finding, error) {
 			Why: "messages are safe in the outbox, and wait", Fix: "start one: postrider relay; if one is running, read its log: it cannot write into the database",
 		}}, nil
 	}
+	var found []ops.Finding
+	for i := range st.Instances {
+		if one := &st.Instances[i]; one.Alive {
+			found = append(found, one.Findings()...)
+		}
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
 	return fine(plural.Of(alive, "relay lives", "relays live"), data), nil
 }
 
@@ -347,33 +358,7 @@ func (p *patient) examineLag(ctx context.Context) ([]ops.Finding, error) {
 }
 
 func (p *patient) examineParked(ctx context.Context) ([]ops.Finding, error) {
-	rows, err := p.box.DB.QueryContext(ctx, `SELECT state, class, code, COUNT(*), MIN(seq) FROM postrider_parked
-		WHERE pipe = ? AND state IN ('dead', 'retry') GROUP BY state, class, code ORDER BY state, COUNT(*) DESC, code LIMIT 20`, p.box.Pipe)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var found []ops.Finding
-	for rows.Next() {
-		var state, class, reason string
-		var n, first int64
-		if err := rows.Scan(&state, &class, &reason, &n, &first); err != nil {
-			return nil, err
-		}
-		f := ops.Finding{Severity: ops.Warning, Data: map[string]any{"state": state, "class": class, "code": reason, "count": n, "first": first}}
-		if reason = strings.TrimSpace(class + " " + reason); state == "retry" {
-			f.What = fmt.Sprintf("%s (%s)", plural.Of(n, "message fails and is tried again", "messages fail and are tried again"), reason)
-			f.Why, f.Fix = "their keys wait behind them, and they die at the last attempt", fmt.Sprintf("postrider dead show %d", first)
-		} else {
-			f.What, f.Why = fmt.Sprintf("%s (%s), the first is %d", plural.Of(n, "message is dead", "messages are dead"), reason, first), "they are not delivered, and keys may be blocked by them"
-			f.Fix = fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", first)
-		}
-		found = append(found, f)
-	}
-	if err := rows.Err(); err != nil || len(found) > 0 {
-		return found, err
-	}
-	return fine("no message is dead or fails", nil), nil
+	return ops.ParkedFindings(ctx, operations.Parked{Outbox: p.box}.List, p.req.Limits)
 }
 
 // idleAct is how long an act of a person may wait for the owner of its lane.

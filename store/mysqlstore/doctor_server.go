@@ -97,6 +97,10 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 			need["DELETE"] = "DELETE FROM " + t.table
 			need["INSERT"] = "INSERT INTO " + t.table + " SELECT * FROM " + t.table
 		}
+		if t.table == "postrider_parked" { // one column of it is computed
+			const columns = "pipe, seq, lane, state, captures, due_at, attempts, class, code, error, " + db.MessageColumns
+			need["INSERT"] = "INSERT INTO " + t.table + " (" + columns + ") SELECT " + columns + " FROM " + t.table
+		}
 		if t.table == "postrider_info" {
 			delete(need, "DELETE")
 			delete(need, "INSERT")
@@ -188,23 +192,43 @@ func (p *patient) examineSettings(ctx context.Context) ([]ops.Finding, error) {
 	return found, nil
 }
 
-// examineIndexes looks for the index that every read is told to use.
+// examineIndexes looks for the indexes that statements are told to use.
 func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
-	columns, err := db.List[string](ctx, p.box.DB, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
-		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'postrider_outbox' AND INDEX_NAME = 'lane_seq' ORDER BY SEQ_IN_INDEX`)
-	if err != nil {
-		return nil, err
-	}
-	if want := []string{"lane", "seq", "size"}; !slices.Equal(columns, want) {
-		fix := "ALTER TABLE postrider_outbox ADD KEY lane_seq (lane, seq, size)"
-		if len(columns) > 0 {
-			fix = "ALTER TABLE postrider_outbox DROP KEY lane_seq, ADD KEY lane_seq (lane, seq, size)"
+	var found []ops.Finding
+	for _, want := range []struct{ table, name, columns string }{
+		{"outbox", "lane_seq", "lane, seq, size"},
+		{"parked", "of_state", "pipe, state, seq, lane"},
+		{"parked", "of_lane", "pipe, lane, state, seq"},
+		{"parked", "of_late", "pipe, lane, expected"},
+		{"parked", "of_id", "pipe, id"},
+		{"parked", "of_key", "pipe, state, `key`, captures, seq"},
+		{"parked", "of_topic", "pipe, state, topic, seq"},
+		{"parked", "of_code", "pipe, state, code, seq"},
+	} {
+		columns, err := db.List[string](ctx, p.box.DB, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
+			WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? AND INDEX_NAME = ? ORDER BY SEQ_IN_INDEX`, "postrider_"+want.table, want.name)
+		if err != nil {
+			return nil, err
 		}
-		return []ops.Finding{{
-			Severity: ops.Critical, What: "the index lane_seq of postrider_outbox is missing, or has other columns", Why: "relays cannot read, or read everything", Fix: fix, SQL: []string{fix},
-		}}, nil
+		if strings.Join(columns, ", ") == strings.ReplaceAll(want.columns, "`", "") {
+			continue
+		}
+		drop, why, severity := "", "status, dead list and message show fail", ops.Warning
+		if len(columns) > 0 {
+			drop, why = "DROP KEY "+want.name+", ", "status, dead list and message show read everything"
+		}
+		if want.table == "outbox" {
+			why, severity = "relays cannot read, or read everything", ops.Critical
+		}
+		fix := fmt.Sprintf("ALTER TABLE postrider_%s %sADD KEY %s (%s)", want.table, drop, want.name, want.columns)
+		found = append(found, ops.Finding{
+			Severity: severity, What: fmt.Sprintf("the index %s of postrider_%s is missing, or has other columns", want.name, want.table), Why: why, Fix: fix, SQL: []string{fix},
+		})
 	}
-	return fine("the index of the outbox is there", nil), nil
+	if len(found) == 0 {
+		return fine("the indexes are there", nil), nil
+	}
+	return found, nil
 }
 
 // examineTransactions looks for statements that keep dead numbers open, and for

@@ -78,7 +78,16 @@ func TestDoctor(t *testing.T) {
 			{"lanes", "4 of 4 lanes", func() { lease(t, s, "a"); exec(`UPDATE postrider_progress SET owner = ''`) }, func() { lease(t, s, "a") }},
 			{"lag", "1 message is pending", func() { exec(`INSERT INTO postrider_outbox (topic, created_at) VALUES ('t', 0)`) }, func() { exec(`DELETE FROM postrider_outbox`) }},
 			{"parked", "1 message is dead (rejected TOO_LARGE)", func() { exec(deadLetter) }, nil},
-			{"parked", "is tried again", func() { exec(`UPDATE postrider_parked SET state = 'retry'`) }, func() { exec(`DELETE FROM postrider_parked`) }},
+			{"parked", "1 message is being retried (rejected TOO_LARGE)", func() { exec(`UPDATE postrider_parked SET state = 'retry'`) }, func() { exec(`DELETE FROM postrider_parked`) }},
+			{"pipes", `pipe "main" was paused by ann 0s ago: test`, func() {
+				exec(`UPDATE postrider_pipe SET paused_at = ` + now + `, paused_by = 'ann', pause_reason = 'test'`)
+			}, func() { exec(`UPDATE postrider_pipe SET paused_at = NULL`) }},
+			{"pipes", "1 lane and 1 key", func() {
+				exec("INSERT INTO postrider_hold (pipe, lane, `key`, at) VALUES ('main', 1, '', " + now + "), ('main', 1, 'k', " + now + ")")
+			}, func() { exec(`DELETE FROM postrider_hold`) }},
+			{"pipes", `endpoint "hook" of pipe "main" was stopped by ann`, func() {
+				exec("INSERT INTO postrider_stop (pipe, destination, at, actor, reason) VALUES ('main', 'hook', " + now + ", 'ann', 'test')")
+			}, func() { exec(`DELETE FROM postrider_stop`) }},
 			{
 				"requests", "1 act waits", func() {
 					exec(`INSERT INTO postrider_act (pipe, lane, seq, kind, actor, reason, created_at) VALUES ('main', 0, 1, 'retry', 'ann', 'test', 0)`)
@@ -87,6 +96,7 @@ func TestDoctor(t *testing.T) {
 			},
 			{"indexes", "lane_seq", func() { exec(`ALTER TABLE postrider_outbox DROP KEY lane_seq`) }, nil},
 			{"indexes", "lane_seq", func() { exec(`ALTER TABLE postrider_outbox DROP KEY lane_seq, ADD KEY lane_seq (lane)`) }, nil},
+			{"indexes", "of_topic", func() { exec(`ALTER TABLE postrider_parked DROP KEY of_topic`) }, nil},
 			{
 				"transactions", "is open for", func() {
 					var err error

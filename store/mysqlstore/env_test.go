@@ -104,7 +104,7 @@ func (e *env) setBack(ctx context.Context, d time.Duration) error {
 
 func (e *env) Features() storetest.Features {
 	return storetest.Features{
-		Database: e.listed, Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true,
+		Database: e.listed, Lanes: testLanes, Tick: 300 * time.Millisecond, ConcurrentWriters: true, BackdatedWriters: true, SetBack: e.setBack, View: e.view, SentTimes: true, LateSentTimes: true,
 	}
 }
 

@@ -104,7 +104,7 @@ func (s *Store) readDue(ctx context.Context, q db.Querier, p *page) error {
 			more = true
 			continue
 		}
-		meta.State, meta.Last = stateOf(state), ends
+		meta.State, meta.Last = db.StateOf(state), ends
 		p.add(m, meta)
 	}
 	if b.More && share >= 0 { // what was cut off may stand in no queue
@@ -130,15 +130,6 @@ func (s *Store) nextSingle(ctx context.Context, q db.Querier, r store.LaneRead, 
 		b.Parked.HasDue, b.Parked.NextDue = true, db.Until(here, at.Int64)
 	}
 	return err
-}
-
-func stateOf(name string) store.State {
-	for state := store.Scheduled; state <= store.Dead; state++ {
-		if state.String() == name {
-			return state
-		}
-	}
-	return store.Pending
 }
 
 // views fills in what is parked in the lanes that are unknown. at is the server's time.

@@ -252,9 +252,13 @@ func (s *Store) park(call int64, lane store.Lane, p *store.Park) (db.Statement, 
 		}
 		headers = string(text)
 	}
-	failed, notBefore := `NULL`, any(nil)
+	failed, history, notBefore := `NULL`, `'[]'`, any(nil)
+	var attempt []any
 	if p.State == store.Dead || p.State == store.Retry {
-		failed = db.Now
+		if failed = db.Now; p.Class != "" {
+			history = `JSON_ARRAY(JSON_OBJECT('at', ` + db.Now + `, 'attempt', ?, 'class', ?, 'code', ?, 'error', ?))`
+			attempt = []any{p.Attempts, p.Class, p.Code, p.Error}
+		}
 	}
 	if !m.NotBefore.IsZero() {
 		notBefore = m.NotBefore.UnixMicro()
@@ -271,13 +275,16 @@ func (s *Store) park(call int64, lane store.Lane, p *store.Park) (db.Statement, 
 	if payload == nil {
 		payload = []byte{}
 	}
-	args = append(args, p.Attempts, p.Class, p.Code, p.Error, []byte(m.ID), m.Topic, []byte(m.Key), m.Type, payload, m.ContentType, headers,
+	args = append(append(args, p.Attempts, p.Class, p.Code, p.Error), attempt...)
+	args = append(args, []byte(m.ID), m.Topic, []byte(m.Key), m.Type, payload, m.ContentType, headers,
 		m.Version, m.SchemaVersion, notBefore, m.Time.UnixMicro(), s.box.Pipe, lane, call)
-	return db.Statement{Query: "INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt," +
+	return db.Statement{Query: "INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, first_failed, last_attempt, history," +
 		" id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before, created_at)" +
-		` SELECT ?, ?, ?, ?, ?, ` + due + `, ?, ?, ?, ?, ` + failed + `, ` + failed + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+		` SELECT ?, ?, ?, ?, ?, ` + due + `, ?, ?, ?, ?, ` + failed + `, ` + failed + `, ` + history + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 		FROM postrider_progress p WHERE p.pipe = ? AND p.lane = ? AND p.settled_call = ?
 		ON DUPLICATE KEY UPDATE state = VALUES(state), captures = VALUES(captures), due_at = VALUES(due_at), attempts = VALUES(attempts),
+		history = CASE WHEN VALUES(history) = '[]' THEN history ELSE JSON_ARRAY_APPEND(
+			CASE WHEN JSON_LENGTH(history) < 8 THEN history ELSE JSON_REMOVE(history, '$[0]') END, '$', JSON_EXTRACT(VALUES(history), '$[0]')) END,
 		class = VALUES(class), code = VALUES(code), error = VALUES(error),
 		first_failed = COALESCE(first_failed, VALUES(first_failed)), last_attempt = COALESCE(VALUES(last_attempt), last_attempt)`, Args: args}, nil
 }

@@ -187,5 +187,11 @@ func TestLagBehindHoles(t *testing.T) {
 				t.Errorf("limit %d: lag %v, upper bound %v, error %v, want a bound of about %v", limit, st.Lag, st.LagCapped, err, least)
 			}
 		}
+		// A message that is set aside and older is no bound.
+		o.exec("INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, id, topic, `key`, type, payload, content_type, headers, version, schema_version, created_at)"+
+			" VALUES ('main', 1, 0, 'retry', 0, 0, 1, '', '', '', '', 't', '', '', '', '', '{}', 0, 0, ?)", now.Add(-5*time.Hour).UnixMicro())
+		if st, err := New(pool, &Options{CountLimit: 10}).Office().Admin.Status(t.Context()); err != nil || st.LagCapped || st.Lag < 5*time.Hour {
+			t.Errorf("beside an older one that is set aside: lag %v, upper bound %v, error %v", st.Lag, st.LagCapped, err)
+		}
 	})
 }

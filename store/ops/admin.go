@@ -62,6 +62,50 @@ func (s *Status) AddLag(l *LaneStatus) {
 	}
 }
 
+// ParkedIn is how many records of one state a store counted in one lane.
+type ParkedIn struct {
+	Lane  store.Lane
+	State string
+	N     int64
+}
+
+// AddParked adds what is parked to lanes that are all there, by number. Of each state of the pipe
+// no more than the limit was counted. aside has, for each lane, whether it has a record that is
+// not dead, and one that is: where the count has an end, a lane of which none was counted that
+// has some has at least one.
+func (s *Status) AddParked(counts []ParkedIn, aside [2][]bool, limit int64) {
+	var capped [2]bool // of what is not dead, and of what is
+	for _, c := range counts {
+		kind := 0
+		if c.State == store.Dead.String() {
+			kind = 1
+		} else {
+			s.Pending += c.N
+		}
+		s.Parked[c.State] += c.N
+		capped[kind] = capped[kind] || s.Parked[c.State] >= limit
+		if int(c.Lane) < len(s.Lanes) {
+			l := &s.Lanes[c.Lane]
+			if l.Parked += c.N; kind == 0 {
+				l.Pending += c.N
+			}
+			aside[kind][c.Lane] = false // it is counted
+		}
+	}
+	for kind := range aside {
+		for lane, some := range aside[kind] {
+			if !some || !capped[kind] {
+				continue
+			}
+			if s.Lanes[lane].Parked++; kind == 0 {
+				s.Lanes[lane].Pending++
+				s.Pending++
+			}
+		}
+	}
+	s.Capped, s.ParkedCapped = s.Capped || capped[0], s.ParkedCapped || capped[0] || capped[1]
+}
+
 // AtMost is what a text says before Lag: nothing where it is exact.
 func (s *Status) AtMost() string {
 	if s.LagCapped {

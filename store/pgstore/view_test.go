@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -288,6 +289,61 @@ func TestViewAfterUpgrade(t *testing.T) {
 		migrate(0)
 		if got := d.view(); !slices.Equal([]string{got["old"].State, got["new"].State, got["dead"].State}, strings.Fields("Sent Sent DeadLetter")) {
 			t.Errorf("after the second upgrade: %+v", got)
+		}
+	})
+}
+
+// What is noted of settlements dates a message only where it proves when that one was sent.
+func TestANoteDatesWhatItProves(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 1)
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', $1, '2026-01-01Z')`, name)
+		}
+		note := func(query string) {
+			t.Helper()
+			for _, name := range []string{"a", "b", "c", "d", "e"} {
+				query = strings.ReplaceAll(query, "{"+name+"}", fmt.Sprintf("(SELECT seq FROM box.outbox WHERE type = '%s')", name))
+				query = strings.ReplaceAll(query, "["+name+"]", fmt.Sprintf("(SELECT int8multirange(int8range(xid::text::bigint, xid::text::bigint + 1)) FROM box.outbox WHERE type = '%s')", name))
+			}
+			d.exec(regexp.MustCompile(`@(\d+)`).ReplaceAllString(query, "timestamptz '2026-01-01Z' + interval '$1 s'"))
+		}
+		note(`DELETE FROM box.progress`)
+		note(`INSERT INTO box.progress (pipe, lane, n, pos, low, next_xid, delivered, settled_at, mark, draining, drain_seq, owner)
+			SELECT 'main', 0, x.n, x.pos, 0, 1, 0, x.at, x.mark, x.draining, 0, '' FROM (VALUES
+			(10, {c}, @10, 1, NULL::int8multirange),
+			(11, {d}, @11, 0, NULL), -- nothing was settled
+			(12, {d}, @12, 1, [d]),  -- d was running when the cursor passed it
+			(13, {e}, @13, 1, NULL)) AS x(n, pos, at, mark, draining)`)
+		// a may have been sent before the first of these.
+		note(`INSERT INTO box.settlement (pipe, lane, last, n, until, pos, at, running) VALUES ('main', 0, {b}, 9, @6, ARRAY[{a}, {b}], ARRAY[@5, @6], ARRAY[NULL, NULL]::bigint[])`)
+		note(`UPDATE box.outbox SET created_at = @22 WHERE type = 'a'`)
+		note(`DELETE FROM box.minute`)
+		note(`INSERT INTO box.minute (pipe, at, pos, late) VALUES
+			('main', @20, ARRAY[{c}], '{}'), -- the first one: what it covers was sent at any time before
+			('main', @21, ARRAY[{c}], '{}'), -- before a was enqueued
+			('main', @23, ARRAY[{c}], [a]),  -- while a was running
+			('main', @24, ARRAY[{c}], '{}')`)
+		for name, want := range map[string]int{"a": 24, "b": 6, "c": 21, "d": 13, "e": 13} {
+			if n := d.count(fmt.Sprintf(`SELECT coalesce(extract(epoch FROM sent_at - timestamptz '2026-01-01Z'), -1)::bigint FROM box.messages WHERE state = 'Sent' AND type = '%s'`, name)); n != int64(want) {
+				t.Errorf("%s was sent after %d s, want %d", name, n, want)
+			}
+		}
+	})
+}
+
+// The lag is that of a message that was passed while its transaction was running, where it is the oldest.
+func TestLagOfAStraggler(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 1)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'late', now() - interval '2 hours')`)
+		d.exec(`INSERT INTO box.outbox (topic, key, type, created_at) VALUES ('t', 'k', 'ahead', now() - interval '1 hour')`)
+		d.exec(`INSERT INTO box.running (id, xids) SELECT 1, int8multirange(int8range(xid::text::bigint, xid::text::bigint + 1)) FROM box.outbox WHERE type = 'late'`)
+		d.exec(`INSERT INTO box.progress (pipe, lane, n, pos, low, next_xid, delivered, mark, running, owner)
+			SELECT 'main', 0, 1, seq, 0, pg_current_xact_id()::text::bigint, 0, 1, 1, '' FROM box.outbox WHERE type = 'late'`)
+		st, err := d.store("main").Office().Admin.Status(t.Context())
+		if err != nil || st.Pending != 2 || st.Lag < 2*time.Hour || st.LagCapped {
+			t.Errorf("status: %+v, error %v", st, err)
 		}
 	})
 }

@@ -334,3 +334,31 @@ type noStops struct{}
 
 func (noStops) Stops(context.Context) ([]ops.Stop, error)            { return nil, nil }
 func (noStops) SetStop(context.Context, store.SetStop) (bool, error) { return false, nil }
+
+// lateTimes is a store whose view has the time of a sending from the second look on.
+type lateTimes struct {
+	*memEnv
+	seen map[string]bool
+}
+
+func (e *lateTimes) Features() storetest.Features {
+	f := e.memEnv.Features()
+	f.View = func(ctx context.Context) ([]ops.ViewRow, error) {
+		rows, err := e.view(ctx)
+		for i := range rows {
+			if r := &rows[i]; r.State == ops.ViewSent {
+				if e.seen[r.ID] {
+					r.SentAt = r.CreatedAt
+				}
+				e.seen[r.ID] = true
+			}
+		}
+		return rows, err
+	}
+	return f
+}
+
+// A time of sending that appears is a time that was wrong before, unless the store says that its times come late.
+func TestBitesLateTimes(t *testing.T) {
+	mustCatch(t, func() storetest.Env { return &lateTimes{newMemEnv(memstore.Cursor, memstore.None), map[string]bool{}} }, "view/sent-at")
+}

@@ -77,6 +77,8 @@ type Features struct {
 	View func(ctx context.Context) ([]ops.ViewRow, error)
 	// SentTimes: the view has the time at which a message was sent that had been set aside.
 	SentTimes bool
+	// LateSentTimes: the view has no time for a message that was sent a moment ago, and one later.
+	LateSentTimes bool
 }
 
 // keeper returns the office that removes rows.

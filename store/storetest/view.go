@@ -297,9 +297,12 @@ func viewSentAt(ctx context.Context, env Env) error {
 			return err
 		}
 		for name, row := range all {
-			was := first[name]
+			was, shown := first[name]
 			if was.IsZero() {
 				first[name] = row.SentAt
+			}
+			if shown && was.IsZero() && !row.SentAt.IsZero() && !env.Features().LateSentTimes {
+				return fmt.Errorf("%s was sent at %v, and had no time before", name, row.SentAt)
 			}
 			if row.State != ops.ViewSent || !was.IsZero() && !row.SentAt.Equal(was) || !row.SentAt.IsZero() && row.SentAt.Before(row.CreatedAt) {
 				return fmt.Errorf("%s is %s, created at %v, sent at %v, and before at %v", name, row.State, row.CreatedAt, row.SentAt, was)

@@ -81,7 +81,7 @@ func oneTable(cmd *cobra.Command, args []string) error {
 
 // refused gives a refusal its exit code.
 func refused(err error) error {
-	var r *adopt.Refusal
+	var r *adopt.RefusedError
 	if !errors.As(err, &r) || r.Reason == adopt.Busy || r.Reason == adopt.InHands {
 		return err
 	}
@@ -144,7 +144,7 @@ func (p Program) run(cmd *cobra.Command, name string, f *flags) error {
 	}
 	defer s.st.Close()
 	m, err := p.mapping(cmd.Context(), s, f)
-	var unknown *adopt.Refusal
+	var unknown *adopt.RefusedError
 	if f.printMapping && (err == nil || errors.As(err, &unknown) && unknown.Reason == adopt.UnknownLayout && m.Layout != "") {
 		return output.Printer{Out: p.Out, Format: "yaml"}.Print(m, nil)
 	}

@@ -71,6 +71,16 @@ func ScanFiltered(rows *sql.Rows, f store.Filter, before ...any) (passes bool, e
 	return f.Match(&m), nil
 }
 
+// StateOf is the state that a column names.
+func StateOf(name string) store.State {
+	for state := store.Scheduled; state <= store.Dead; state++ {
+		if state.String() == name {
+			return state
+		}
+	}
+	return store.Pending
+}
+
 // ScanMessage scans a row whose message columns stand behind others.
 func ScanMessage(rows *sql.Rows, before ...any) (postrider.Message, error) {
 	var m postrider.Message

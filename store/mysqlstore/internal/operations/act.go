@@ -93,8 +93,13 @@ func (s Acts) States(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 }
 
 // Holds lists the paused keys and lanes of the pipe.
-func (s Acts) Holds(ctx context.Context, q db.Querier) (holds []ops.Hold, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT lane, `key`, at FROM postrider_hold WHERE pipe = ? ORDER BY lane, `key`", s.Pipe)
+func (s Acts) Holds(ctx context.Context, q db.Querier) ([]ops.Hold, error) {
+	return s.holds(ctx, q, "")
+}
+
+// holds lists those on a condition.
+func (s Acts) holds(ctx context.Context, q db.Querier, and string, args ...any) (holds []ops.Hold, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT lane, `key`, at FROM postrider_hold WHERE pipe = ?"+and+" ORDER BY lane, `key`", append([]any{s.Pipe}, args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,7 @@ func unknownPipe(name string) error {
 func (s Pipes) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 	rows, err := s.DB.QueryContext(ctx, `SELECT p.name, p.filter, p.created_at, p.paused_at, p.paused_by, p.pause_reason,
 		(SELECT COUNT(*) FROM postrider_relay r WHERE r.pipe = p.name AND r.alive_until > `+db.Now+` AND r.alive_until <= `+db.Now+` + 2 * r.ttl),
-		GREATEST(COALESCE((SELECT MAX(seq) FROM postrider_outbox), 0) - (SELECT MIN(pos) FROM postrider_progress c WHERE c.pipe = p.name), 0),
-		(SELECT COUNT(*) FROM postrider_parked k WHERE k.pipe = p.name)
+		GREATEST(COALESCE((SELECT MAX(seq) FROM postrider_outbox), 0) - (SELECT MIN(pos) FROM postrider_progress c WHERE c.pipe = p.name), 0)
 		FROM postrider_pipe p WHERE EXISTS (SELECT 1 FROM postrider_progress c WHERE c.pipe = p.name) ORDER BY p.name`)
 	if err != nil {
 		return nil, s.Wrap("list pipes", err)
@@ -44,7 +43,7 @@ func (s Pipes) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 		var p ops.Pipe
 		var filter string
 		var created, paused sql.NullInt64
-		err := rows.Scan(&p.Name, &filter, &created, &paused, &p.PausedBy, &p.PausedFor, &p.Relays, &p.Behind, &p.Parked)
+		err := rows.Scan(&p.Name, &filter, &created, &paused, &p.PausedBy, &p.PausedFor, &p.Relays, &p.Behind)
 		if err == nil {
 			err = db.ParseFilter(filter, &p.Filter)
 		}
@@ -54,7 +53,18 @@ func (s Pipes) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 		p.CreatedAt, p.Paused, p.PausedAt = db.Moment(created), paused.Valid, db.Moment(paused)
 		found = append(found, p)
 	}
-	return found, s.Wrap("list pipes", errors.Join(rows.Err(), rows.Close()))
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, s.Wrap("list pipes", err)
+	}
+	for i := range found {
+		p := &found[i]
+		err := s.DB.QueryRowContext(ctx, `SELECT COUNT(*) FROM (SELECT 1 FROM postrider_parked FORCE INDEX (of_state) WHERE pipe = ? LIMIT ?) AS x`, p.Name, ops.ParkedCount).Scan(&p.Parked)
+		if err != nil {
+			return nil, s.Wrap("list pipes", err)
+		}
+		p.ParkedCapped = p.Parked >= ops.ParkedCount
+	}
+	return found, nil
 }
 
 // AddPipe makes a pipe. If the pipe begins at a time, AddPipe reads the whole outbox once and

@@ -152,45 +152,11 @@ func scanLanes(rows pgx.Rows, st *ops.Status) (aside [2][]bool, err error) {
 // counted, by state: the first by number.
 const statesFactor = 5
 
-// scanStates adds what is parked to lanes that scanLanes has read. Where it is not counted
-// to the end, a lane of which none was counted that has some has at least one.
+// scanStates adds what is parked to lanes that scanLanes has read.
 func scanStates(rows pgx.Rows, st *ops.Status, aside [2][]bool, limit int64) error {
-	var capped [2]bool // of what is not dead, and of what is
-	for rows.Next() {
-		var lane, kind int
-		var state string
-		var n int64
-		if err := rows.Scan(&lane, &state, &n); err != nil {
-			return err
-		}
-		if state == store.Dead.String() {
-			kind = 1
-		} else {
-			st.Pending += n
-		}
-		st.Parked[state] += n
-		capped[kind] = capped[kind] || st.Parked[state] >= limit
-		if lane < len(st.Lanes) { // they are all there, by number
-			l := &st.Lanes[lane]
-			if l.Parked += n; kind == 0 {
-				l.Pending += n
-			}
-			aside[kind][lane] = false // it is counted
-		}
-	}
-	for kind := range aside {
-		for lane, some := range aside[kind] {
-			if !some || !capped[kind] {
-				continue
-			}
-			if st.Lanes[lane].Parked++; kind == 0 {
-				st.Lanes[lane].Pending++
-				st.Pending++
-			}
-		}
-	}
-	st.Capped, st.ParkedCapped = st.Capped || capped[0], st.ParkedCapped || capped[0] || capped[1]
-	return rows.Err()
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ops.ParkedIn])
+	st.AddParked(found, aside, limit)
+	return err
 }
 
 // WakeMark begins an element of an instance's trouble: how its store learns of messages, which

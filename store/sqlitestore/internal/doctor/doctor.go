@@ -192,57 +192,7 @@ func (s *Doctor) examineRelays(ctx context.Context, req ops.ExamineRequest) ([]o
 	return found, nil
 }
 
-// looked is how many dead letters and waiting messages are looked at, the first by number.
-const looked = 2000
-
 // examineParked groups dead letters by code, and counts the keys that they block.
-func (s *Doctor) examineParked(ctx context.Context, _ ops.ExamineRequest) ([]ops.Finding, error) {
-	dead, err := s.admin.Parked(ctx, ops.ParkedQuery{State: store.Dead, Limit: looked, Bare: true})
-	if err != nil {
-		return nil, err
-	}
-	if len(dead) == 0 {
-		return []ops.Finding{{What: "no message is dead"}}, nil
-	}
-	waiting, err := s.admin.Parked(ctx, ops.ParkedQuery{State: store.Waiting, Limit: looked, Bare: true})
-	if err != nil {
-		return nil, err
-	}
-	type cause struct{ class, code string }
-	var order []cause
-	groups, blocked, behind := map[cause][]int64{}, map[string]bool{}, 0
-	for i := range dead {
-		d := &dead[i]
-		c := cause{d.Class, d.Code}
-		if groups[c] == nil {
-			order = append(order, c)
-		}
-		groups[c] = append(groups[c], d.Seq)
-		if d.Captures && d.Message.Key != "" {
-			blocked[d.Message.Key] = true
-		}
-	}
-	for i := range waiting {
-		if blocked[waiting[i].Message.Key] {
-			behind++
-		}
-	}
-	why := "they are not delivered"
-	if len(blocked) > 0 {
-		why = fmt.Sprintf("%s blocked by dead letters, with %s", plural.Of(len(blocked), "key is", "keys are"), plural.Of(behind, "message", "messages"))
-	}
-	bound := ""
-	if max(len(dead), len(waiting)) == looked {
-		bound = "at least "
-	}
-	var found []ops.Finding
-	for _, c := range order[:min(len(order), 10)] {
-		seqs := groups[c]
-		found = append(found, ops.Finding{
-			Severity: ops.Warning, What: fmt.Sprintf("%s%s (%s), the first is %d", bound, plural.Of(len(seqs), "message is dead", "messages are dead"), strings.TrimSpace(c.class+" "+c.code), seqs[0]),
-			Why: why, Fix: fmt.Sprintf("postrider dead show %[1]d, repair the cause, then postrider dead retry %[1]d or postrider dead discard %[1]d --reason WHY", seqs[0]),
-			Data: map[string]any{"first": seqs[0], "messages": len(seqs), "blocked_keys": len(blocked), "waiting": behind, "lower_bounds": bound != ""},
-		})
-	}
-	return found, nil
+func (s *Doctor) examineParked(ctx context.Context, req ops.ExamineRequest) ([]ops.Finding, error) {
+	return ops.ParkedFindings(ctx, s.admin.Parked, req.Limits)
 }

@@ -1,4 +1,4 @@
-package mysqlstore
+package operations
 
 import (
 	"context"
@@ -8,25 +8,28 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
+// Samples are the newest messages of an outbox. It is safe for concurrent use.
+type Samples struct{ *db.Outbox }
+
 // Newest returns the newest messages of the outbox, at most n, the newest first,
 // whatever has become of them. bodies bounds the bytes of their payloads: it returns
 // fewer messages where these take more, but one at least; with 0 it returns n
 // without payloads.
-func (s desk) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
+func (s Samples) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, error) {
 	columns := db.MessageColumns
 	if bodies == 0 {
 		columns = strings.Replace(columns, "payload", "''", 1)
 	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT `+columns+` FROM postrider_outbox ORDER BY seq DESC LIMIT ?`, n)
+	rows, err := s.DB.QueryContext(ctx, `SELECT `+columns+` FROM postrider_outbox ORDER BY seq DESC LIMIT ?`, n)
 	if err != nil {
-		return nil, s.box.Wrap("read the newest messages", err)
+		return nil, s.Wrap("read the newest messages", err)
 	}
 	defer rows.Close()
 	var msgs []postrider.Message
 	for size := 0; rows.Next(); {
 		m, err := db.ScanMessage(rows)
 		if err != nil {
-			return nil, s.box.Wrap("read the newest messages", err)
+			return nil, s.Wrap("read the newest messages", err)
 		}
 		if size > bodies {
 			break
@@ -34,11 +37,11 @@ func (s desk) Newest(ctx context.Context, n, bodies int) ([]postrider.Message, e
 		size += len(m.Payload)
 		msgs = append(msgs, m)
 	}
-	return msgs, s.box.Wrap("read the newest messages", rows.Err())
+	return msgs, s.Wrap("read the newest messages", rows.Err())
 }
 
 // Topics lists the topics of the newest 2,000 messages.
-func (s desk) Topics(ctx context.Context) ([]string, error) {
-	found, err := db.List[string](ctx, s.box.DB, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) AS newest ORDER BY topic`)
-	return found, s.box.Wrap("list topics", err)
+func (s Samples) Topics(ctx context.Context) ([]string, error) {
+	found, err := db.List[string](ctx, s.DB, `SELECT DISTINCT topic FROM (SELECT topic FROM postrider_outbox ORDER BY seq DESC LIMIT 2000) AS newest ORDER BY topic`)
+	return found, s.Wrap("list topics", err)
 }
