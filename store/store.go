@@ -74,6 +74,8 @@ type Info struct {
 	SetStop func(ctx context.Context, req SetStop) (changed bool, err error)
 	// Wake says, without I/O, how Wait learns of messages now. nil: there is one way only.
 	Wake func() Wake
+	// Ahead: Read may return records ahead of the table: see [LaneRead.Ahead].
+	Ahead bool
 }
 
 // Wake is how a store's Wait learns of messages: "poll", "listen" or "log".
@@ -256,6 +258,14 @@ type LaneRead struct {
 	Keys []string
 	// CountParked is how far a parked read is to count [ParkedView.Records]; 0: to 100,000.
 	CountParked int
+	// Ahead lets the store answer with records that its log has and its table's read has
+	// not returned yet: see [Batch.Ahead]. It may do so only if Known is the number of the
+	// read that it answered last for the lane. The caller asks with it as long as it has
+	// neither lost nor forgotten anything of the lane since.
+	Ahead bool
+	// Number is the number of this read, another one for each call; Known is that of the
+	// lane's newest read whose answer the caller has, 0: none.
+	Number, Known uint64
 }
 
 // Batch is what one LaneRead found. Messages and Meta have the same length.
@@ -266,8 +276,12 @@ type Batch struct {
 	// Position settles this batch and everything before it. Equal bytes to the
 	// request's After mean that nothing moved. nil for a parked batch.
 	Position Position
-	More     bool       // more was ready behind this batch: read again at once
-	Parked   ParkedView // filled for a parked read: the whole lane's view, unless it named Keys
+	More     bool // more was ready behind this batch: read again at once
+	// Ahead: the records are committed, and a later batch of the lane returns them again. Only
+	// that one makes a position, so Position equals the request's After. What was acknowledged
+	// of this batch must not be sent again then; what was not is forgotten until then.
+	Ahead  bool
+	Parked ParkedView // filled for a parked read: the whole lane's view, unless it named Keys
 }
 
 // Meta is what a store knows of a record beside the message.

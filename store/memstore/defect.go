@@ -109,6 +109,23 @@ const (
 	LagForgetsParked
 	// NextDueSkips announces no record that becomes due within two milliseconds.
 	NextDueSkips
+
+	// The defects of what goes ahead of the table: see [Options].Log.
+
+	// AheadWithoutBase ignores what ran when the stream began.
+	AheadWithoutBase
+	// AheadSkips says nothing of transactions that are too large to go ahead.
+	AheadSkips
+	// AheadOfPages goes ahead while more stands behind a read.
+	AheadOfPages
+	// AheadTwice tells what reads have brought.
+	AheadTwice
+	// AheadAfterBreak continues with a new stream as if it were the old one.
+	AheadAfterBreak
+	// AheadOfHistory reads the log of a history that has ended.
+	AheadOfHistory
+	// AheadUnnumbered takes every read for the one behind the read before.
+	AheadUnnumbered
 )
 
 var defectNames = [...]string{
@@ -121,6 +138,7 @@ var defectNames = [...]string{
 	"RetryFreesKey", "ForgetGaps", "DueHeadsOnly", "DuePageReversed", "DueBehindDead",
 	"RepeatAnything", "ForgetHolds", "DueIgnoresNotBefore", "LastTooEarly", "LaneBytesOnly",
 	"CrashesNeverReset", "ForgetCode", "LagForgetsParked", "NextDueSkips",
+	"AheadWithoutBase", "AheadSkips", "AheadOfPages", "AheadTwice", "AheadAfterBreak", "AheadOfHistory", "AheadUnnumbered",
 }
 
 func (d Defect) String() string {

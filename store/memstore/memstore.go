@@ -48,6 +48,8 @@ type Options struct {
 	// where a database lets others run, without any lock held. An error ends
 	// the operation there. For tests.
 	Step func(Point) error
+	// Log keeps what a stream of the log has: see [Store.OpenLog]. Family Cursor only.
+	Log bool
 	// Defect breaks the database on purpose, to prove that a suite bites.
 	Defect Defect
 }
@@ -73,6 +75,8 @@ type Store struct {
 	seen     uint64 // db.version at the last Read
 	identity string // of the last Lease
 	clock    func() time.Time
+
+	log *logReader // Options.Log: shared by all handles of one instance
 
 	holes   holes.Tracker // family Holes; guarded by the database's mu
 	history string        // the identity under which holes were seen
@@ -121,7 +125,7 @@ func (s *Store) Pause(on bool) {
 func (s *Store) Knowing(identity string) *Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Store{db: s.db, name: s.name, identity: identity, clock: s.clock}
+	return &Store{db: s.db, name: s.name, identity: identity, clock: s.clock, log: s.log}
 }
 
 // ClientClock sets the clock of the client, which only the defect ClientClock
@@ -133,7 +137,9 @@ func (s *Store) ClientClock(now func() time.Time) {
 }
 
 // Info implements store.Store.
-func (s *Store) Info() store.Info { return store.Info{Name: "memory", Pipe: s.name, Crashes: true} }
+func (s *Store) Info() store.Info {
+	return store.Info{Name: "memory", Pipe: s.name, Crashes: true, Ahead: s.log != nil}
+}
 
 // Wait implements store.Store. It returns at once when a transaction was
 // committed, a record parked or an act requested since the last Read through
@@ -194,6 +200,7 @@ type database struct {
 	drawing   map[*Tx]time.Time // family Holes: when the statement began that inserts
 	txs       map[int64]*txn
 	log       [][]*row // by lane, in seq order
+	wal       []*txn   // Options.Log: committed ones in the order of their commits
 
 	pipes     map[string]*pipe
 	instances map[string]*instance
@@ -232,7 +239,11 @@ func (db *database) handle(name string) *Store {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.pipe(name)
-	return &Store{db: db, name: name}
+	s := &Store{db: db, name: name}
+	if db.opts.Log && db.opts.Family == Cursor {
+		s.log = newLogReader(db.opts.Now)
+	}
+	return s
 }
 
 // enter locks the database, or says why it cannot be used.

@@ -67,6 +67,11 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, err
 	}
 	s.look(s.db.version)
+	batches, reads := s.takeAhead(reads)
+	if len(reads) == 0 {
+		return batches, nil
+	}
+	began := s.beginRead(reads)
 	v, err := s.db.look(p)
 	if err == nil && s.db.opts.Family == Holes {
 		v.seen, err = s.lookForHoles(p, reads)
@@ -74,7 +79,6 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	if err != nil {
 		return nil, err
 	}
-	batches := make([]store.Batch, 0, len(reads))
 	spent := 0
 	for _, r := range reads {
 		if err := s.db.checkLane(r.Lane); err != nil {
@@ -93,6 +97,9 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		}
 		batches = append(batches, b)
 	}
+	for i := range reads {
+		s.endRead(began, &reads[i], &batches[len(batches)-len(reads)+i], v)
+	}
 	return batches, nil
 }
 
@@ -103,7 +110,8 @@ type view struct {
 	last    int64 // the sequence, read before the snapshot
 	snap    snapshot
 	running []int64
-	left    int // bytes that the next batch may hold, its first record included
+	next    int64 // the next transaction id, read with running
+	left    int   // bytes that the next batch may hold, its first record included
 	seen    holes.Look
 }
 
@@ -116,7 +124,7 @@ func (db *database) look(p *pipe) (*view, error) {
 	if err := db.step(AfterSnapshot); err != nil {
 		return nil, err
 	}
-	v.running = db.runningAt(v.snap, db.nextXid)
+	v.running, v.next = db.runningAt(v.snap, db.nextXid), db.nextXid
 	if db.opts.Defect == SequenceLate {
 		if err := db.step(AfterSequence); err != nil {
 			return nil, err

@@ -26,6 +26,8 @@ type Tx struct {
 	txn *txn // nil until the transaction has an id
 	end bool
 
+	flushed bool // its commit is in the log, and perhaps not visible yet
+
 	drawn []*row // family Holes: numbered and not in the log yet
 }
 
@@ -158,6 +160,21 @@ func (t *Tx) place() {
 	delete(t.db.drawing, t)
 }
 
+// Flush writes the commit into the log. Other transactions see it from Commit on, which
+// follows: so it is where a commit becomes durable before its locks are released.
+func (t *Tx) Flush() {
+	t.db.mu.Lock()
+	defer t.db.mu.Unlock()
+	t.flush()
+}
+
+func (t *Tx) flush() {
+	if t.db.opts.Log && !t.flushed && t.txn != nil && len(t.txn.rows) > 0 {
+		t.flushed = true
+		t.db.wal = append(t.db.wal, t.txn)
+	}
+}
+
 // Commit makes the messages visible.
 func (t *Tx) Commit() error { return t.finish(Committed) }
 
@@ -174,6 +191,9 @@ func (t *Tx) finish(status TxStatus) error {
 	t.place()
 	if t.txn == nil {
 		return nil
+	}
+	if status == Committed {
+		t.flush()
 	}
 	t.txn.status = status
 	delete(t.db.running, t.txn.xid)

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/store/internal/ahead"
+	"github.com/postrider/postrider/store/pgstore/internal/tail"
 )
 
 // arena holds the bytes of a read's records, copied once out of the
@@ -143,6 +145,19 @@ func (a *arena) decode(v [][]byte, r *record) error {
 		}
 	}
 	return nil
+}
+
+// decodeEarly reads a row of the log.
+func decodeEarly(row tail.Row, r *ahead.Record) error {
+	var a arena
+	var rec record
+	none := make([]byte, 8)
+	if h := row[7]; len(h) == 3 && string(h[1:]) == "{}" {
+		row[7] = nil
+	}
+	err := a.decode([][]byte{none[:2], row[0], none, row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10], row[11]}, &rec)
+	r.Seq, r.Message = rec.seq, rec.msg
+	return err
 }
 
 // timestamp reads microseconds since 2000-01-01 UTC.

@@ -6,7 +6,7 @@ import (
 	"hash/fnv"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // cursor is the progress of a pipe in one lane. A row is settled iff its

@@ -3,7 +3,7 @@ package pgstore
 import (
 	"testing"
 
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 func FuzzPosition(f *testing.F) {

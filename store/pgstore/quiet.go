@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // quiet is a read that found nothing while no transaction with an id was
@@ -19,6 +20,7 @@ type quiet struct {
 	conn      *pgx.Conn
 	identity  string
 	floor     int64
+	look      xids.Look
 	lanes     []store.Lane
 	positions []store.Position
 }
@@ -51,7 +53,7 @@ func (r *reader) stillQuiet(ctx context.Context, reads []store.LaneRead) (bool, 
 		return false, err
 	}
 	rr := r.conn.PgConn().ExecPrepared(ctx, sd.Name, nil, nil, nil)
-	err = r.floorRow(rr)
+	err, r.look = r.floorRow(rr), q.look
 	if _, cerr := rr.Close(); cerr != nil {
 		return false, cerr
 	}
@@ -69,7 +71,7 @@ func (r *reader) noteQuiet(lanes []*laneRead) {
 			return
 		}
 	}
-	q := &quiet{conn: r.conn, identity: identity, floor: r.floor}
+	q := &quiet{conn: r.conn, identity: identity, floor: r.floor, look: r.look}
 	for _, l := range lanes {
 		q.lanes, q.positions = append(q.lanes, l.req.Lane), append(q.positions, l.req.After)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // moveAfter is how far the sequence may run ahead of a lane without rows before
@@ -108,6 +108,12 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	if len(reads) == 0 {
 		return nil, nil
 	}
+	var sent []store.Batch
+	if s.early != nil {
+		if sent, reads = s.early.Take(reads, s.knownIdentity()); len(reads) == 0 {
+			return sent, nil
+		}
+	}
 	conn, err := s.box.Pool.Acquire(ctx)
 	if err != nil {
 		return nil, s.box.Wrap("connect", err)
@@ -119,8 +125,11 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	began := s.bell.Begin()
 	defer func() { r.told(began, reads, batches) }()
 	pipe, err := s.box.ThePipe(ctx, conn)
+	var looks uint64
 	if err == nil {
-		r.filter = pipe.Filter
+		if r.filter = pipe.Filter; s.early != nil && r.filter == nil {
+			looks = s.early.Begin(reads)
+		}
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
@@ -133,7 +142,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		}
 		return nil, s.box.Wrap("read the outbox", err)
 	}
-	return batches, nil
+	if s.early != nil && r.filter == nil {
+		s.early.Read(looks, reads, batches, &r.look)
+	}
+	return append(sent, batches...), nil
 }
 
 // read returns no batch for a lane without new rows, as most of 64 lanes

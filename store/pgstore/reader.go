@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // reader is one call of Read on one connection.

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
+	"github.com/postrider/postrider/store/pgstore/internal/early"
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 	"github.com/postrider/postrider/store/pgstore/internal/tail"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // Defaults of Options.
@@ -68,6 +69,7 @@ type Store struct {
 
 	rooms sync.Pool
 	bell  *tail.Bell
+	early *early.Log // of what goes ahead; nil: nothing does
 }
 
 // sizes is the size of a read.
@@ -112,10 +114,17 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 	}
 	s.box = db.New(pool, o.Schema, o.Pipe, o.LockWait)
 	s.bell = tail.New(s.box, string(o.Wake))
+	if o.Wake == Reading && o.Durable != Replayed {
+		s.early = early.New(decodeEarly)
+		s.bell.Follow(s.early.Rows(s.box))
+	}
 	s.box.Renewed = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.quiet = nil // it was found with another filter
+		if s.early != nil {
+			s.early.Doubt()
+		}
 	}
 	switch {
 	case !db.Identifier.MatchString(o.Schema):
@@ -140,7 +149,7 @@ func New(pool *pgxpool.Pool, opts *Options) *Store {
 
 // Info describes the store without I/O.
 func (s *Store) Info() store.Info {
-	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.office.Stops.SetStop, Wake: s.bell.State}
+	return store.Info{Name: "postgres", Pipe: s.opts.Pipe, MaxRead: MaxRead, Crashes: true, SetStop: s.office.Stops.SetStop, Wake: s.bell.State, Ahead: s.early != nil}
 }
 
 func (s *Store) knownIdentity() string {

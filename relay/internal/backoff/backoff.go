@@ -39,3 +39,11 @@ func doubled(base, limit time.Duration, failures int) time.Duration {
 	}
 	return min(d, limit)
 }
+
+// Earliest returns the earlier of two moments. 0 stands for no moment.
+func Earliest(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}

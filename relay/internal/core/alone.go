@@ -7,6 +7,8 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/backoff"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -15,7 +17,7 @@ import (
 // destination may always answer it as if it were down.
 type solo struct {
 	after   int                   // index of the message that was sent last in this round, -1: none
-	behind  keySet                // keys whose head was sent in this round
+	behind  sets.Keys             // keys whose head was sent in this round
 	unknown map[int]time.Duration // when a message was sent alone and was not acknowledged
 	tries   map[int]int           // how often that was so
 	out     map[int]bool          // an outage was the answer, not silence
@@ -26,13 +28,13 @@ type solo struct {
 }
 
 func newSolo() *solo {
-	return &solo{after: -1, behind: keySet{}, unknown: map[int]time.Duration{}, tries: map[int]int{}, out: map[int]bool{}}
+	return &solo{after: -1, behind: sets.Keys{}, unknown: map[int]time.Duration{}, tries: map[int]int{}, out: map[int]bool{}}
 }
 
 // note records that message i was sent alone and not acknowledged.
 func (a *solo) note(i int, key string, at time.Duration, out bool) {
 	a.after, a.unknown[i], a.out[i] = i, at, out
-	a.behind.add(key)
+	a.behind.Add(key)
 	a.tries[i]++
 }
 
@@ -91,7 +93,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 		switch {
 		case i >= 0:
 			c.idx = []int{i}
-			e.watch(e.placeOf(&b.msgs[i]))
+			e.watched.Watch(e.placeOf(&b.msgs[i]))
 			return b.msgs[i : i+1]
 		case len(b.todo) == 0:
 			return nil
@@ -103,7 +105,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			return nil
 		}
 		again := a.outage && a.after >= 0
-		a.after, a.behind = -1, keySet{}
+		a.after, a.behind = -1, sets.Keys{}
 		if again {
 			continue
 		}
@@ -117,29 +119,29 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 // when a held destination may be tried, 0 when none is held. With only, it looks for
 // suspects alone; at the end suspects reports whether the round has any.
 func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.Duration, suspects bool) {
-	b, a, stays := c.b, c.b.alone, keySet{}
+	b, a, stays := c.b, c.b.alone, sets.Keys{}
 	for n := 0; n < len(b.todo); n++ {
 		i := b.todo[n]
 		m := &b.msgs[i]
 		_, suspected := a.unknown[i]
 		suspects = suspects || suspected
-		if i <= a.after || a.behind.has(m.Key) || stays.has(m.Key) {
-			stays.add(m.Key) // one before it in its key is unresolved
+		if i <= a.after || a.behind.Has(m.Key) || stays.Has(m.Key) {
+			stays.Add(m.Key) // one before it in its key is unresolved
 			continue
 		}
 		if l.holds(b, m.Key) {
 			e.wait(l, b, i)
-			b.todo = without(b.todo, []int{i})
+			b.todo = sets.Without(b.todo, []int{i})
 			n--
 			continue
 		}
 		if only && !suspected {
-			stays.add(m.Key)
+			stays.Add(m.Key)
 			continue
 		}
 		if s := e.heldScope(e.placeOf(m), c); s != nil {
-			resumes = earliest(resumes, s.pause.until)
-			stays.add(m.Key)
+			resumes = backoff.Earliest(resumes, s.pause.until)
+			stays.Add(m.Key)
 			continue
 		}
 		return i, 0, true
@@ -172,8 +174,8 @@ func (e *Engine) outageRound(r *round) {
 		}
 		i := r.c.idx[0]
 		b.alone.note(i, b.msgs[i].Key, r.c.sentAt, true)
-		e.watch(e.placeOf(&b.msgs[i]))
-		e.watch(r.out.Destination)
+		e.watched.Watch(e.placeOf(&b.msgs[i]))
+		e.watched.Watch(r.out.Destination)
 	case r.acked > 0:
 		b.outages = 0
 	default:
@@ -207,7 +209,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	switch {
 	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs && e.few(blame{s.place, true}):
 		e.charge(c, i, suspect{place: s.place, at: s.at, out: true}, err)
-		e.watch(err.Destination)
+		e.watched.Watch(err.Destination)
 		return true
 	case works && err.Class == broker.ClassThrottled: // which says nothing of the message
 		p.at = e.now + max(e.retryDelay(s.tries), min(err.RetryAfter, e.cfg.OutageMax))
@@ -231,7 +233,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	}
 	e.park(l, b, i, p)
 	e.suspectAgain(c, i, s)
-	e.watch(err.Destination)
+	e.watched.Watch(err.Destination)
 	return true
 }
 
@@ -318,7 +320,7 @@ func (e *Engine) suspectAgain(c *call, i int, s suspect) {
 		l.suspects = map[int64]suspect{}
 	}
 	l.suspects[c.b.meta[i].Seq] = s
-	e.watch(s.place)
+	e.watched.Watch(s.place)
 }
 
 // awaits reports whether the fate of a parked record of the lane depends on what is
@@ -371,6 +373,10 @@ func (e *Engine) absorb(l *lane, b *batch) {
 		return
 	}
 	next := l.queue[l.done+1]
+	if next.ahead {
+		e.forgetAhead(l)
+		return
+	}
 	n := len(b.msgs)
 	b.msgs = append(b.msgs[:n:n], next.msgs...)
 	b.meta = append(b.meta[:n:n], next.meta...)
@@ -455,17 +461,8 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 // step aside because others were acknowledged since, none of them where it goes:
 // its destination may take nothing, and they are not to wait for it.
 func (e *Engine) silent(l *lane, key string, at time.Duration) bool {
-	_, captured := l.captured[key]
-	full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= maxParked(&e.cfg)
+	full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= maxParked(&e.cfg)
 	return e.anyAck && e.ackSentAt > at && !full
-}
-
-// watch makes acknowledgements at a place count from now on: a message that was
-// sent there alone may turn out to be of unknown fate.
-func (e *Engine) watch(place string) {
-	if _, ok := e.watched[place]; !ok {
-		e.watched[strings.Clone(place)] = 0
-	}
 }
 
 // works reports whether something that was sent to the place after that time was
@@ -475,11 +472,8 @@ func (e *Engine) works(place string, after time.Duration) bool { return e.watche
 
 // prove notes an acknowledgement where one is waited for.
 func (e *Engine) prove(c *call, place string) {
-	for _, name := range [2]string{place, e.destination(place)} {
-		if at, ok := e.watched[name]; ok && at < c.sentAt {
-			e.watched[strings.Clone(name)] = c.sentAt
-		}
-	}
+	e.watched.Proved(place, c.sentAt)
+	e.watched.Proved(e.destination(place), c.sentAt)
 }
 
 // endWatch forgets the places when no message's fate depends on them.

@@ -1,53 +1,18 @@
 package core
 
 import (
-	"cmp"
-	"math"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
 
-// captive is what an owner knows of a captured key of its lane. Nobody else parks
-// or unparks, so it knows when each queue is due without asking, and reads the
-// queues by name: a look costs what it returns.
-type captive struct {
-	key   string        // a copy: that of a message would hold the bytes of a whole read
-	head  int64         // number of the record that captures the key, anyHead: unknown
-	due   time.Duration // when its queue is to be read, if timed
-	timed bool          // false: dead, paused by a person, or unknown
-	late  bool          // a record was parked behind the head since the queue was read
-	place string        // the destination that its head waits for, if that is down
-}
-
-// keep notes what is known of a captured key.
-func (l *lane) keep(key string, c captive) {
-	if c.key == "" {
-		c.key = strings.Clone(key)
-	}
-	l.captured[c.key] = c // an assignment replaces the key's string too
-}
-
-// anyHead stands for the number of a head that is unknown.
-const anyHead = math.MaxInt64
-
 // setView takes the whole view of a lane whose pipeline is empty.
 func (e *Engine) setView(l *lane, v store.ParkedView) {
 	l.known, l.viewedAt = len(v.Heads) == len(v.Captured), e.now
-	before := l.captured
-	l.captured = make(map[string]captive, len(v.Captured))
-	for i, key := range v.Captured {
-		c := captive{head: anyHead}
-		if l.known {
-			h := v.Heads[i]
-			c = captive{head: h.Seq, timed: h.HasDue, due: e.now + min(max(h.DueIn, -never), never), place: before[key].place}
-		}
-		l.keep(key, c)
-	}
+	l.captured = captive.Of(v, l.known, l.captured, e.now)
 	l.gaps, l.gapCount = mark.NewGaps(v.Gaps), len(v.Gaps)
 	if v.Records == 0 {
 		clear(l.suspects)
@@ -70,8 +35,8 @@ func (e *Engine) rearm(l *lane) {
 	}
 	l.hasDue, l.due = l.hasSingle, l.single
 	for _, c := range l.captured {
-		if c.timed {
-			l.due = soonest(l.hasDue, l.due, max(c.due, e.opens(c.place)))
+		if c.Timed {
+			l.due = captive.Soonest(l.hasDue, l.due, max(c.Due, e.opens(c.Place)))
 			l.hasDue = true
 		}
 	}
@@ -95,13 +60,6 @@ func (e *Engine) opens(place string) time.Duration {
 	return s.pause.until
 }
 
-func soonest(has bool, at, other time.Duration) time.Duration {
-	if !has {
-		return other
-	}
-	return min(at, other)
-}
-
 // planFreed looks again once a destination works.
 func (e *Engine) planFreed() {
 	if !e.parked.freed {
@@ -117,59 +75,24 @@ func (e *Engine) planFreed() {
 // captured key: for the store, a retry whose last attempt lies in the future is due.
 func (l *lane) shift(by time.Duration) {
 	l.due, l.single = l.due+by, l.single+by
-	if by > time.Second {
-		return
+	if by <= time.Second {
+		l.captured.Shift(by)
 	}
-	for key, c := range l.captured {
-		c.due += by
-		l.keep(key, c)
-	}
-}
-
-// capture notes that a record that was just parked holds its key.
-func (l *lane) capture(b *batch, p *park) {
-	c, ok := l.captured[p.Message.Key]
-	switch {
-	case !ok || b.parked: // of a queue that was read, what came before it has gone
-		c = captive{key: c.key, head: p.Seq, late: c.late}
-	case p.Seq < c.head && c.head != anyHead:
-		c.head, c.place = p.Seq, ""
-	default:
-		c.late = true
-		l.keep(p.Message.Key, c)
-		return
-	}
-	c.timed, c.due = p.State == store.Retry, p.at
-	l.keep(p.Message.Key, c)
 }
 
 // queueBehind notes that a record was parked behind a captured key. One that
 // committed late may have a lower number than the head: then it is the head, and
 // is due.
 func (e *Engine) queueBehind(l *lane, key string, seq int64) {
-	c, ok := l.captured[key]
-	if !ok {
+	if !l.captured.Behind(key, seq, l.known, e.now) {
 		return
 	}
-	if c.late = true; seq < c.head {
-		look := e.now
-		if l.known {
-			c.head, c.timed, c.due, c.place = seq, true, e.now, ""
-		} else {
-			look += e.cfg.TTL
-		}
-		l.due = soonest(l.hasDue, l.due, look)
-		l.hasDue = true
+	look := e.now
+	if !l.known {
+		look += e.cfg.TTL
 	}
-	l.keep(key, c)
-}
-
-// waitFor notes for which destination a key waits.
-func (l *lane) waitFor(key, place string) {
-	if c, ok := l.captured[key]; ok && key != "" {
-		c.place = place
-		l.keep(key, c)
-	}
+	l.due = captive.Soonest(l.hasDue, l.due, look)
+	l.hasDue = true
 }
 
 // learn takes in what a settlement that was answered did to the parked records.
@@ -179,10 +102,8 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 	}
 	l.records = max(l.records-len(s.Unpark), 0)
 	for i := range s.Park { // the database counted from then
-		p := &s.Park[i]
-		if c, ok := l.captured[p.Message.Key]; ok && c.head == p.Seq && p.State == store.Retry {
-			c.due = max(c.due, e.now+p.DueIn)
-			l.keep(p.Message.Key, c)
+		if p := &s.Park[i]; p.State == store.Retry {
+			l.captured.Settled(p.Message.Key, p.Seq, e.now+p.DueIn)
 		}
 	}
 	for _, b := range settled {
@@ -198,20 +119,12 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 func (e *Engine) release(l *lane, b *batch) {
 	for i := range b.msgs {
 		key := b.msgs[i].Key
-		c, ok := l.captured[key]
-		if !ok || b.meta[i].State == store.Scheduled || b.failed.has(key) {
+		if b.meta[i].State == store.Scheduled || b.failed.Has(key) {
 			continue
 		}
-		if b.meta[i].Last && !c.late {
-			delete(l.captured, key)
+		if l.captured.Release(key, b.meta[i].Seq, b.meta[i].Last, l.paused, e.now) {
 			l.hasSingle, l.single = true, e.now // a scheduled record may have waited for the key
-			continue
 		}
-		c.head, c.timed, c.place = b.meta[i].Seq+1, true, ""
-		if !l.paused { // the next one's turn; at the cap one is emptied after the other
-			c.due = e.now
-		}
-		l.keep(key, c)
 	}
 }
 
@@ -258,7 +171,7 @@ func (e *Engine) parkedTimeout() time.Duration {
 func (e *Engine) planParked() {
 	p := &e.parked
 	left := e.bytesLeft()
-	if !e.mayAsk() || p.op != 0 || e.now < p.hold.until || left <= 0 {
+	if !e.mayAsk() || e.paused || e.draining || p.op != 0 || e.now < p.hold.until || left <= 0 {
 		return
 	}
 	var op *readOp
@@ -301,35 +214,8 @@ func (e *Engine) planParked() {
 // nil: those that have waited longest, and of a destination that is to be tried
 // again only the first one.
 func (e *Engine) dueKeys(l *lane, n int) []string {
-	type entry struct {
-		key string
-		due time.Duration
-	}
-	var due []entry
-	for key, c := range l.captured {
-		if c.timed && c.due <= e.now && e.opens(c.place) <= e.now {
-			due = append(due, entry{key, c.due})
-		}
-	}
-	slices.SortFunc(due, func(a, b entry) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.key, b.key)) })
-	most := max(n/l.depth, 1)
-	keys, tried := make([]string, 0, min(most, len(due))), keySet{}
-	for _, d := range due {
-		if len(keys) == most {
-			break
-		}
-		c := l.captured[d.key]
-		if s := e.scopes[c.place]; c.place != "" && s.isOut() {
-			if tried.has(c.place) {
-				continue
-			}
-			tried.add(c.place)
-		}
-		c.late = false
-		l.keep(d.key, c)
-		keys = append(keys, d.key)
-	}
-	return keys
+	out := func(place string) bool { return e.scopes[place].isOut() }
+	return l.captured.Due(max(n/l.depth, 1), e.now, e.opens, out)
 }
 
 // acceptParked takes the answer of a parked read: what is due, and the whole view
@@ -343,10 +229,10 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 		l.setSingle(sb.Parked, e.now)
 		e.rearm(l)
 		// One that is bounded may have been left out for the bytes of others.
-		if (!sb.More || len(b.msgs) == 0 && r.Within == 0) && e.missed(b, r.Keys) {
+		if (!sb.More || len(b.msgs) == 0 && r.Within == 0) && captive.Missed(b.msgs, r.Keys) {
 			l.refresh = true
 		}
-		l.deepen(len(b.msgs), len(r.Keys), r.MaxRecords)
+		l.depth = captive.Depth(l.depth, len(b.msgs), len(r.Keys), r.MaxRecords, l.paused)
 	}
 	if len(b.msgs) == 0 {
 		// What is due by the view and not by the read is looked for a little later.
@@ -360,29 +246,4 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 	l.waits++
 	l.idle = false // the log has its turn
 	e.enqueue(l, b)
-}
-
-// deepen adapts how many records are read of each queue: as long as queues are long
-// and none is served alone, the next read takes more of fewer.
-func (l *lane) deepen(found, keys, asked int) {
-	most := queueDepth
-	if l.paused {
-		most = queueDepthFull
-	}
-	switch {
-	case 4*found >= 3*asked:
-		l.depth = min(2*l.depth, most)
-	case 2*found < asked && keys >= asked/l.depth:
-		l.depth = max(l.depth/2, 1)
-	}
-}
-
-// missed reports whether a queue that was named brought nothing: its head is not
-// due, or the queue is empty.
-func (e *Engine) missed(b *batch, keys []string) bool {
-	found := keySet{}
-	for i := range b.msgs {
-		found.add(b.msgs[i].Key)
-	}
-	return slices.ContainsFunc(keys, func(key string) bool { return !found.has(key) })
 }

@@ -177,7 +177,7 @@ func TestAClockThatIsSetBackDelaysNoCapturedKey(t *testing.T) {
 	g.Now = start.Add(10*time.Second - 24*time.Hour)
 	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: g})
 	l := r.e.held[0]
-	wantEqual(t, "the key is due in", l.captured["a"].due-r.now, 50*time.Second)
+	wantEqual(t, "the key is due in", l.captured["a"].Due-r.now, 50*time.Second)
 	wantEqual(t, "the lane is looked at in", l.due-r.now, 50*time.Second)
 	wantEqual(t, "the scheduled message is due in", l.single-r.now, 25*time.Hour-10*time.Second)
 }
@@ -216,8 +216,8 @@ func TestCapturedKeysHoldNoMessages(t *testing.T) {
 			t.Fatalf("%s: captured %v", when, l.captured)
 		}
 		for key, c := range l.captured {
-			if inside(key) || inside(c.place) {
-				t.Errorf("%s: key %q or place %q holds a message's bytes", when, key, c.place)
+			if inside(key) || inside(c.Place) {
+				t.Errorf("%s: key %q or place %q holds a message's bytes", when, key, c.Place)
 			}
 		}
 		for name, s := range r.e.scopes {

@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/port"
 )
 
@@ -12,23 +13,20 @@ const (
 	heartbeatShare = 3
 	marginShare    = 8
 	readsInFlight  = 2
-	parkedTurns    = 1                          // parked cycles in a row before a normal batch gets its turn
-	actTurns       = 8                          // parked cycles before acts of people get theirs
-	parkedMost     = 2048                       // records that one parked read may bring over all lanes
-	parkedViews    = 8                          // lanes whose view one parked read may ask for
-	viewAge        = 2 * time.Minute            // after which a lane's whole view is read again
-	queueDepth     = 8                          // records of one queue that a parked read takes before the next queue
-	queueDepthFull = 24                         // the same in a lane at its cap, which pauses until a queue is empty
-	unknownRounds  = 3                          // rounds in which everything unresolved is sent together
-	leftovers      = 16                         // messages of unknown fate that may step aside from a batch
-	outageProofs   = 3                          // outages of one message among acknowledged others that make an attempt
-	blamedMost     = 16                         // messages of one place that outages there may make dead letters
-	asideMost      = 8                          // messages that may step aside in an outage with no acknowledgement
-	asideBehind    = 4                          // windows of records that may stand behind them in a lane
-	lazySettle     = 3                          // an empty batch waits so many SettleAtMax
-	clockSlack     = 100 * time.Millisecond     // a lesser difference to the database's clock does not count
-	never          = 100 * 365 * 24 * time.Hour // the year 9999, or infinity, and no overflow
-	recordsPerKey  = 16                         // parked records per parked key before outages stop parking
+	parkedTurns    = 1               // parked cycles in a row before a normal batch gets its turn
+	actTurns       = 8               // parked cycles before acts of people get theirs
+	parkedMost     = 2048            // records that one parked read may bring over all lanes
+	parkedViews    = 8               // lanes whose view one parked read may ask for
+	viewAge        = 2 * time.Minute // after which a lane's whole view is read again
+	unknownRounds  = 3               // rounds in which everything unresolved is sent together
+	leftovers      = 16              // messages of unknown fate that may step aside from a batch
+	outageProofs   = 3               // outages of one message among acknowledged others that make an attempt
+	blamedMost     = 16              // messages of one place that outages there may make dead letters
+	asideMost      = 8               // messages that may step aside in an outage with no acknowledgement
+	asideBehind    = 4               // windows of records that may stand behind them in a lane
+	lazySettle     = 3               // an empty batch waits so many SettleAtMax
+	never          = captive.Never   // the year 9999, or infinity, and no overflow
+	recordsPerKey  = 16              // parked records per parked key before outages stop parking
 )
 
 // maxParked is how many parked records of a lane are enough for outages to set

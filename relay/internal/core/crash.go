@@ -7,6 +7,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -80,19 +81,19 @@ func (e *Engine) single(l *lane, b *batch) {
 		return
 	}
 	var suspects, others []int
-	before, behind := keySet{}, keySet{} // keys with a record, with a suspect
+	before, behind := sets.Keys{}, sets.Keys{} // keys with a record, with a suspect
 	size := 0
 	for i := range b.msgs {
 		key, m := b.msgs[i].Key, &b.meta[i]
 		ordinary, crashed := mark.CrashedAfter(m.Code)
 		_, lived := l.survivors[m.Seq]
 		switch {
-		case behind.has(key):
+		case behind.Has(key):
 		case !crashed && (!all || lived):
 			others = append(others, i)
 		default:
-			behind.add(key)
-			if before.has(key) {
+			behind.Add(key)
+			if before.Has(key) {
 				continue
 			}
 			tried := crashed && m.Attempts > 0
@@ -106,7 +107,7 @@ func (e *Engine) single(l *lane, b *batch) {
 			}
 			suspects = append(suspects, i)
 		}
-		before.add(key)
+		before.Add(key)
 	}
 	if b.suspect = len(suspects) > 0; b.suspect {
 		others = suspects

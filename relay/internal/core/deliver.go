@@ -4,8 +4,10 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/backoff"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -67,6 +69,10 @@ func (e *Engine) deliverNext(l *lane) {
 		if b.suspect != (e.only == l) {
 			return
 		}
+		if b.ahead && !e.goesAhead(l, b) {
+			e.forgetAhead(l)
+			continue
+		}
 		if e.paused && !b.sent && !b.marking {
 			return
 		}
@@ -126,6 +132,7 @@ func (e *Engine) marked(c *call, msgs []postrider.Message) []postrider.Message {
 // a sink changes while it runs, and its rejections pass the brake.
 func (e *Engine) setAside(l *lane, b *batch) {
 	b.prepared = true
+	e.resolveAhead(l, b)
 	if !e.mustLook(l, b) {
 		return
 	}
@@ -165,10 +172,9 @@ func (l *lane) holds(b *batch, key string) bool {
 		return false
 	}
 	if b.parked {
-		return b.failed.has(key)
+		return b.failed.Has(key)
 	}
-	_, ok := l.captured[key]
-	return ok
+	return l.captured.Has(key)
 }
 
 // chunk picks what the next call of the lane's batch holds.
@@ -209,7 +215,7 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 	var (
 		msgs    []postrider.Message
 		keep    []int // unresolved after this look, those of the call included
-		stays   = keySet{}
+		stays   = sets.Keys{}
 		size    int
 		resumes time.Duration
 	)
@@ -221,7 +227,7 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 			e.wait(l, b, i)
 			continue
 		}
-		if full || stays.has(m.Key) {
+		if full || stays.Has(m.Key) {
 			keep = append(keep, i)
 			continue
 		}
@@ -229,8 +235,8 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 			if e.divert(l, b, i, s, nil) {
 				continue
 			}
-			resumes = earliest(resumes, s.pause.until)
-			stays.add(m.Key)
+			resumes = backoff.Earliest(resumes, s.pause.until)
+			stays.Add(m.Key)
 			keep = append(keep, i)
 			continue
 		}
@@ -246,22 +252,4 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 		l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
 	}
 	return msgs
-}
-
-func earliest(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
-}
-
-// keySet is a set of keys; the empty key is never in it.
-type keySet map[string]struct{}
-
-func (s keySet) has(key string) bool { _, ok := s[key]; return ok }
-
-func (s keySet) add(key string) {
-	if key != "" {
-		s[key] = struct{}{}
-	}
 }

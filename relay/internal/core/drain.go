@@ -52,6 +52,9 @@ func (e *Engine) planDrain() {
 func (e *Engine) shedAll() {
 	lost := 0
 	for _, l := range e.held {
+		if late := e.now >= e.drainUntil-e.cfg.DrainTimeout*4/5; l.owes() && (e.cutOff || !e.goesOn(l) || late && e.holdsBack(l)) { // the table will not be read
+			lost += l.ahead.Clear()
+		}
 		e.parkRest(l)
 		if e.cutOff && !e.lease.valid && l.call == nil {
 			lost += l.begun()
@@ -71,6 +74,9 @@ func (e *Engine) parkRest(l *lane) {
 		return
 	}
 	b := l.queue[l.done]
+	if b.ahead {
+		return
+	}
 	if b.marked && !b.sent { // the attempt that is recorded is not made
 		e.postpone(l, b, e.now)
 		return
@@ -131,7 +137,7 @@ func (e *Engine) quiet() bool {
 		return false
 	}
 	for _, l := range e.held {
-		if len(l.queue) > 0 || l.call != nil {
+		if len(l.queue) > 0 || l.call != nil || l.owes() {
 			return false
 		}
 	}
@@ -182,6 +188,10 @@ func (e *Engine) holdsBack(l *lane) bool { return e.now < l.hold.until || e.sink
 // A batch of which something was acknowledged is kept, since to send it again would
 // be a duplicate without a fault. A hand-over waits for it, parkRest ends it in a drain.
 func (e *Engine) shed(l *lane) {
+	e.forgetAhead(l)
+	if e.goesOn(l) && e.ending(l) { // the table brings it, behind these batches at the latest
+		return
+	}
 	keep := l.done
 	if l.call != nil {
 		keep++
@@ -212,6 +222,7 @@ func (e *Engine) shed(l *lane) {
 // after all, and must not continue behind what was dropped.
 func (l *lane) rewind(keep int) {
 	l.readPos, l.idle = nil, false // nil: as settled
+	l.ahead.Lost()
 	for _, b := range l.queue[:keep] {
 		if b.pos != nil {
 			l.readPos = b.pos

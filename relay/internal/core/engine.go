@@ -51,12 +51,12 @@ type Engine struct {
 	lastAck   time.Duration // when an acknowledgement came last
 	ackSentAt time.Duration // start of the latest call that brought one
 	anyAck    bool
-	watched   map[string]time.Duration // places with messages of unknown fate: start of the latest call that brought an acknowledgement there
-	wary      bool                     // some lane may have something to send alone
-	only      *lane                    // the lane that does so now, nil: none
-	aloneAt   time.Duration            // when its turn began
-	freeUntil time.Duration            // the others have their turn until then
-	pong      bool                     // a ping was answered
+	watched   health.Places
+	wary      bool          // some lane may have something to send alone
+	only      *lane         // the lane that does so now, nil: none
+	aloneAt   time.Duration // when its turn began
+	freeUntil time.Duration // the others have their turn until then
+	pong      bool          // a ping was answered
 	rate      rate.Limit
 	turn      int           // lane index that delivers first, so that probes rotate
 	probed    store.Lane    // of the last probe that failed
@@ -93,7 +93,7 @@ func New(cfg port.Config, seed uint64) *Engine {
 		scopes:    map[string]*scope{},
 		rows:      map[string]streak{},
 		dests:     map[string]string{},
-		watched:   map[string]time.Duration{},
+		watched:   health.Places{},
 		blamed:    map[blame]int{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,

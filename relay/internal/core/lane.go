@@ -1,10 +1,14 @@
 package core
 
 import (
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/relay/internal/ahead"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -35,7 +39,7 @@ type lane struct {
 	paused    bool // at the cap of parked keys
 	stopped   bool // by a person
 
-	captured  map[string]captive
+	captured  captive.Keys
 	known     bool      // when the queues of the captured keys are due
 	gaps      mark.Gaps // as of the last view
 	gapCount  int
@@ -57,6 +61,8 @@ type lane struct {
 	crashes int // owners in a row that ended and settled nothing
 	narrow  int // messages of the log that are still sent few at a time
 	buried  int // dead letters that ended their relays, as of the grant
+
+	ahead ahead.Lane // what was sent ahead of the table
 
 	survivors map[int64]struct{} // numbers of the records that were answered, while all are suspects
 }
@@ -85,13 +91,16 @@ type batch struct {
 	parks     []park
 	unpark    []int64
 	requests  []int64
-	failed    keySet // keys of a parked batch that failed in it
+	failed    sets.Keys // keys of a parked batch that failed in it
 
 	sent   bool // a call with some of it was made: the broker may have it
 	rounds int  // rounds that ended with an unknown fate
 	// outages counts calls in a row that an outage answered, with no acknowledgement.
 	outages int
 	alone   *solo
+
+	ahead bool // of messages ahead of the table: it settles nothing
+	stale bool // what is not sent of them is forgotten
 
 	aside   bool // its messages are set aside as suspects
 	end     bool // nothing stood behind it
@@ -141,6 +150,11 @@ func (e *Engine) forget(l *lane, b *batch) {
 // finish marks the lane's current batch as resolved.
 func (e *Engine) finish(l *lane) {
 	b := l.queue[l.done]
+	if b.ahead {
+		e.forget(l, b)
+		l.queue = slices.Delete(l.queue, l.done, l.done+1)
+		return
+	}
 	l.done++
 	l.hold = pause{}
 	e.endWatch()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/clock"
 	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
@@ -25,8 +26,7 @@ type leaseState struct {
 	releases []store.Release // to be sent, or sent and not answered
 	sent     int             // how many of releases are in op
 	fair     int
-	ahead    time.Duration // the database's clock less ours, once ticking
-	ticking  bool
+	clock    clock.Ahead
 }
 
 var errLate = errors.New("the lease was answered after it had expired")
@@ -79,7 +79,7 @@ func (e *Engine) dropAll() {
 	e.removeAll("identity changed")
 	e.settle = nil
 	clear(e.floor)
-	e.lease.ticking = false
+	e.lease.clock.Forget()
 	e.forgetLease()
 	e.health.Clear(e.now, health.Settle) // a settlement that is forgotten is not waited for
 }
@@ -191,25 +191,17 @@ func (e *Engine) takePause(on bool) {
 }
 
 // keepTime moves what is due with the database's clock, which decides: ours stands
-// still while the machine sleeps, and either may be set. The database looked at its
-// own between our question and its answer; what is not certain is no difference.
+// still while the machine sleeps, and either may be set.
 func (e *Engine) keepTime(now time.Time) {
 	if now.IsZero() {
 		return
 	}
-	ls := &e.lease
-	least, most := time.Duration(now.UnixNano())-e.now, time.Duration(now.UnixNano())-ls.sentAt
-	ahead := min(max(ls.ahead, least), most)
-	if ls.ticking && (ahead-ls.ahead).Abs() < clockSlack {
-		return
-	}
-	if ls.ticking {
+	if moved := e.lease.clock.Told(now, e.lease.sentAt, e.now); moved != 0 {
 		for _, l := range e.held {
-			l.shift(ls.ahead - ahead)
+			l.shift(-moved)
 			e.rearm(l)
 		}
 	}
-	ls.ahead, ls.ticking = ahead, true
 }
 
 func (e *Engine) leaseFailed(err error) {
@@ -302,7 +294,10 @@ func (e *Engine) planRelease() {
 			continue
 		}
 		e.shed(l)
-		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 {
+		if len(l.queue) == 0 && l.call == nil && e.abandoned[l.id] == 0 && !e.goesOn(l) {
+			if n := l.ahead.Clear(); n > 0 {
+				e.tell(port.DrainCutOff{Messages: n})
+			}
 			e.lease.releases = append(e.lease.releases, store.Release{Lane: l.id, Epoch: l.epoch})
 			e.removeLane(l, "released")
 			i-- // the next one has moved up

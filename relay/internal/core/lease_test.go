@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
@@ -387,7 +388,7 @@ func TestALaneThatIsHeldNeedsNoView(t *testing.T) {
 	g.Lanes[1].Epoch = 12 // another's meanwhile, and without a view: no store may say so
 	g.Lanes[1].Known = true
 	r.step(port.Leased{ID: l.ID, Grant: g})
-	wantEqual(t, "held", fmt.Sprint(len(r.e.held), r.e.lanes[0].captured["a"].head == anyHead), "1 true")
+	wantEqual(t, "held", fmt.Sprint(len(r.e.held), r.e.lanes[0].captured["a"].Head == captive.AnyHead), "1 true")
 }
 
 func TestWhatIsDueFollowsTheDatabasesClock(t *testing.T) {

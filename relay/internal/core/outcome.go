@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -21,7 +22,7 @@ var (
 type round struct {
 	c       *call
 	stay    []int // unresolved, ascending
-	behind  keySet
+	behind  sets.Keys
 	acked   int
 	classes [5]int
 	outage  *broker.Error // of the whole sink
@@ -52,9 +53,13 @@ func (e *Engine) onDelivered(ev port.Delivered) {
 			}
 		}
 	}
-	if ev.Errs == nil {
+	switch {
+	case b.ahead:
+		e.wentAhead(c, ev.Errs)
+	case ev.Errs == nil:
 		e.allAcked(c)
-	} else {
+	default:
+		e.forgetAhead(l)
 		e.someFailed(c, ev.Errs)
 	}
 	e.endProbe(c)
@@ -101,14 +106,9 @@ func (e *Engine) allAcked(c *call) {
 	if c.idx == nil && !b.slow {
 		b.next = c.to
 	} else {
-		b.todo = without(b.todo, c.idx)
+		b.todo = sets.Without(b.todo, c.idx)
 	}
 	e.tell(port.DeliveryDone{Lane: l.id, Acked: n, Bytes: bytes, Took: e.now - c.sentAt})
-}
-
-// without removes the ascending subset from the list, in place.
-func without(list, subset []int) []int {
-	return slices.DeleteFunc(list, func(i int) bool { _, ok := slices.BinarySearch(subset, i); return ok })
 }
 
 func (e *Engine) someFailed(c *call, errs []error) {
@@ -125,7 +125,7 @@ func (e *Engine) someFailed(c *call, errs []error) {
 		c.idx = b.todo[:c.size():c.size()]
 		c.idx = append([]int(nil), c.idx...)
 	}
-	r := &round{c: c, behind: keySet{}}
+	r := &round{c: c, behind: sets.Keys{}}
 	bytes := e.takeAcks(r, errs)
 	before := len(c.idx)
 	for j, err := range errs {
@@ -133,7 +133,7 @@ func (e *Engine) someFailed(c *call, errs []error) {
 			e.takeError(r, c.idx[j], err)
 		}
 	}
-	b.todo = merge(r.stay, without(b.todo, c.idx))
+	b.todo = sets.Merge(r.stay, sets.Without(b.todo, c.idx))
 	e.tell(port.DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
 	e.holdAfter(r, len(r.stay) < before)
 }
@@ -168,7 +168,7 @@ func (e *Engine) takeError(r *round, i int, raw error) {
 	m := &b.msgs[i]
 	err := broker.Classify(raw)
 	switch {
-	case r.behind.has(m.Key): // its head's fate is open, so its own is too
+	case r.behind.Has(m.Key): // its head's fate is open, so its own is too
 		r.stay = append(r.stay, i)
 		return
 	case l.holds(b, m.Key):
@@ -210,7 +210,7 @@ func (e *Engine) takeError(r *round, i int, raw error) {
 
 func (r *round) keep(i int, key string) {
 	r.stay = append(r.stay, i)
-	r.behind.add(key)
+	r.behind.Add(key)
 }
 
 func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
@@ -234,7 +234,7 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 	if r.c.b.parked && r.c.ofOneKey() {
 		known.place, known.at, known.out, known.counted = strings.Clone(e.placeOf(m)), r.c.sentAt, true, false
 		e.suspectAgain(r.c, i, known)
-		e.watch(err.Destination)
+		e.watched.Watch(err.Destination)
 	}
 }
 
@@ -289,13 +289,6 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 	case !progress:
 		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	}
-}
-
-// merge joins two lists into an ascending one.
-func merge(a, b []int) []int {
-	out := slices.Concat(a, b)
-	slices.Sort(out)
-	return out
 }
 
 // proven notes that a message of the batch was acknowledged.

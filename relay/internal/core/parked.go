@@ -5,15 +5,20 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
 // wantsParked reports whether the lane's pipeline must run empty for its parked
 // records. After some turns in a row a normal batch goes first.
 func (e *Engine) wantsParked(l *lane) bool {
-	if len(l.requests) > 0 {
+	switch {
+	case e.ending(l) && e.goesOn(l):
+		return false
+	case len(l.requests) > 0:
 		return true
 	}
 	due := l.refresh || l.hasDue && e.now >= l.due
@@ -118,10 +123,10 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	// A dead letter that will be skipped holds its key too, until it is recorded:
 	// else a crash could bring it back behind what was sent after it.
 	if key := p.Message.Key; key != "" && (p.Captures || p.State == store.Dead) {
-		l.capture(b, &p)
+		l.captured.Capture(captive.Park{Key: key, Seq: p.Seq, At: p.at, Retry: p.State == store.Retry}, b.parked)
 		if b.parked {
 			if b.failed == nil {
-				b.failed = keySet{}
+				b.failed = sets.Keys{}
 			}
 			b.failed[key] = struct{}{}
 		}
@@ -129,9 +134,9 @@ func (e *Engine) park(l *lane, b *batch, i int, p park) {
 	}
 	if p.State == store.Retry || p.State == store.Scheduled {
 		if p.Message.Key == "" || !p.Captures {
-			l.hasSingle, l.single = true, soonest(l.hasSingle, l.single, p.at)
+			l.hasSingle, l.single = true, captive.Soonest(l.hasSingle, l.single, p.at)
 		}
-		l.hasDue, l.due = true, soonest(l.hasDue, l.due, p.at)
+		l.hasDue, l.due = true, captive.Soonest(l.hasDue, l.due, p.at)
 	}
 	if !b.parked {
 		l.records++
@@ -198,8 +203,7 @@ func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
 func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
 	key := b.msgs[i].Key
 	if !b.parked {
-		_, captured := l.captured[key]
-		full := len(l.captured) >= e.cfg.ParkedKeys && !captured || l.records >= maxParked(&e.cfg)
+		full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= maxParked(&e.cfg)
 		if full || !e.othersWork(s.name) {
 			return false
 		}
@@ -228,7 +232,7 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 	if suspected { // what is known of it holds
 		l.suspects[b.meta[i].Seq] = before
 	}
-	l.waitFor(b.msgs[i].Key, s.name)
+	l.captured.WaitFor(b.msgs[i].Key, s.name)
 }
 
 func parkFor(err *broker.Error) park { return park{Park: mark.Park(err)} }

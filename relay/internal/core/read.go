@@ -27,7 +27,7 @@ func (e *Engine) room(l *lane) int {
 		page = max(min(page, e.cfg.MaxMessages/(4*n)), 1)
 	}
 	page = e.rate.Page(page)
-	n := min(page, e.cfg.Window-l.msgs)
+	n := min(page, e.cfg.Window-l.msgs-l.ahead.Sent())
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
 	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
 		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.cfg.MaxBytes {
@@ -43,19 +43,19 @@ func (e *Engine) room(l *lane) int {
 }
 
 func (e *Engine) mayRead(l *lane) bool {
-	if l.reading || l.releasing || e.now < l.hold.until {
+	if l.reading || e.ending(l) && !e.goesOn(l) || e.now < l.hold.until {
 		return false
 	}
 	if e.wantsParked(l) {
 		return len(l.queue) == 0 && (len(l.requests) == 0 || e.dueFirst(l)) && e.abandoned[l.id] == 0
 	}
-	return !l.idle && !l.stopped && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l)) && !e.crowded(l)
+	return !l.idle && (!l.stopped || e.goesOn(l)) && e.readsNarrow(l) && (!e.overCap(l) || e.blind(l) || e.ending(l)) && (!e.crowded(l) || e.ending(l))
 }
 
 // mayAsk reports whether anything may be read now. While the sink is held for long, a
 // few records are read: other messages may show that it works.
 func (e *Engine) mayAsk() bool {
-	return e.lease.valid && !e.draining && !e.paused && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
+	return e.lease.valid && (!e.draining && !e.paused || e.owing()) && (!e.sinkHeld() || e.scopes[""].pause.failures >= unknownRounds)
 }
 
 // planRead asks for more wherever there is room, many lanes in one read: those with
@@ -80,10 +80,10 @@ func (e *Engine) planRead() {
 	var op *readOp
 	held, n := e.sinkHeld(), len(e.held)
 	first, _ := e.find(e.readFirst)
-	for _, ahead := range []bool{false, true} {
+	for _, busy := range []bool{false, true} {
 		for i := range n {
 			l := e.held[(first+i)%n]
-			if l.msgs > 0 != ahead || e.wantsParked(l) || !e.mayRead(l) {
+			if l.msgs > 0 != busy || e.wantsParked(l) || !e.mayRead(l) {
 				continue
 			}
 			rows := e.room(l)
@@ -99,7 +99,9 @@ func (e *Engine) planRead() {
 			if op == nil {
 				op = e.takeReadOp()
 			}
-			e.ask(op, l, store.LaneRead{After: l.readPos, MaxRecords: e.fitting(l, rows)})
+			r := store.LaneRead{After: l.readPos, MaxRecords: e.fitting(l, rows)}
+			e.askAhead(l, &r)
+			e.ask(op, l, r)
 		}
 	}
 	if op == nil {
@@ -170,6 +172,9 @@ func (e *Engine) unreserve(op *readOp) {
 
 func (e *Engine) sendRead(op *readOp, timeout time.Duration) port.ID {
 	id := e.id()
+	for i := range op.reads {
+		op.reads[i].Number = uint64(id)
+	}
 	op.history, op.sentAt = e.history, e.now
 	e.reads[id] = op
 	e.do(port.Read{ID: id, Reads: op.reads, Timeout: timeout})
@@ -217,17 +222,27 @@ func (e *Engine) onRead(ev port.ReadDone) {
 		found[ev.Batches[i].Lane] = &ev.Batches[i]
 	}
 	for i, l := range op.lanes {
-		if !e.holds(l) || l.releasing || e.draining || e.paused {
+		r := &op.reads[i]
+		behind := !r.Parked && !bytes.Equal(r.After, l.readPos) // batches that were dropped meanwhile
+		if !e.holds(l) || behind || e.ending(l) && (r.Parked || !e.goesOn(l)) {
+			l.ahead.Forget()
 			continue
 		}
-		if r := op.reads[i]; !r.Parked && !bytes.Equal(r.After, l.readPos) {
-			continue // read behind batches that were dropped meanwhile
-		}
 		sb := found[l.id]
+		if !l.ahead.Answered(r, sb) {
+			continue
+		}
+		if !r.Parked && sb != nil && e.atRest(l) && !l.ahead.Only(sb.Meta) {
+			l.ahead.Forget()
+			continue
+		}
 		if sb != nil && sb.More && len(sb.Messages) == 0 {
 			e.leftOut(op, l, sb)
 		}
-		e.accept(l, op.reads[i], sb)
+		e.accept(l, *r, sb)
+		if !r.Parked && !r.Ahead && (sb == nil || !sb.More) {
+			l.ahead.Complete(op.sentAt, 5*e.cfg.TTL)
+		}
 	}
 }
 
@@ -259,6 +274,9 @@ func (e *Engine) readWorked(op *readOp) {
 
 func (e *Engine) readFailed(op *readOp, err error) {
 	other := e.refused(err, op.history)
+	for _, l := range op.lanes {
+		l.ahead.Forget()
+	}
 	hold, call := &e.readHold, health.Read
 	if op.parked {
 		hold, call = &e.parked.hold, health.Parked
@@ -284,7 +302,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 		}
 		return
 	}
-	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now}
+	b := &batch{msgs: sb.Messages, meta: sb.Meta, pos: sb.Position, parked: r.Parked, readAt: e.now, sent: e.paused}
 	for i := range b.msgs {
 		b.bytes += b.msgs[i].Size()
 	}
@@ -299,6 +317,12 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	}
 	l.turns = 0
 	l.idle = !sb.More
+	if b.ahead = sb.Ahead; b.ahead {
+		b.pos, b.prepared = nil, true
+		e.enqueue(l, b)
+		return
+	}
+	l.ahead.Saw(b.meta)
 	l.readPos = b.pos
 	b.aside, b.end = l.crashes >= crashAside && e.brokerLives() && len(b.msgs) > 0, !sb.More
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
@@ -321,13 +345,17 @@ func (e *Engine) enqueue(l *lane, b *batch) {
 
 // planWait asks to be woken while some lane has nothing to read.
 func (e *Engine) planWait() {
-	if !e.lease.valid || e.draining || e.paused || e.waiting != 0 || e.sinkHeld() {
+	owing, limit := e.owing(), e.pollDelay
+	if !e.lease.valid || (e.draining || e.paused) && !owing || e.waiting != 0 || e.sinkHeld() {
 		return
+	}
+	if owing {
+		limit = min(limit, e.cfg.SettleAfter)
 	}
 	for _, l := range e.held {
 		if l.idle {
 			e.waiting = e.id()
-			e.do(port.Wait{ID: e.waiting, Max: e.pollDelay})
+			e.do(port.Wait{ID: e.waiting, Max: limit})
 			return
 		}
 	}

@@ -23,6 +23,7 @@ type rig struct {
 	seq   int64
 
 	others int // instances that want lanes too
+	kept   store.Batch
 }
 
 func newRig(tb testing.TB, cfg port.Config) *rig {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/backoff"
 	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
@@ -70,7 +71,7 @@ func (e *Engine) settleDue() bool {
 			due = true
 		}
 		if l.doneAt > 0 {
-			oldest = earliest(oldest, l.doneAt)
+			oldest = backoff.Earliest(oldest, l.doneAt)
 			done, dirty = done+l.doneMsgs, dirty+1
 		} else if e.now >= l.emptyAt+lazySettle*e.cfg.SettleAtMax {
 			due = true

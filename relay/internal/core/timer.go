@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/backoff"
 	"github.com/postrider/postrider/relay/internal/port"
 )
 
@@ -54,7 +55,7 @@ func (e *Engine) laneTimes(at func(time.Duration)) {
 			at(l.viewedAt + viewAge)
 		}
 		if l.doneAt > 0 {
-			oldest = earliest(oldest, l.doneAt)
+			oldest = backoff.Earliest(oldest, l.doneAt)
 			done, dirty = done+l.doneMsgs, dirty+1
 		}
 		if l.emptyAt > 0 {

@@ -32,3 +32,21 @@ func (t *Topics) Work(now time.Duration, meant func(topic string) bool) bool {
 	}
 	return false
 }
+
+// Places are those where messages of unknown fate go, each with the start of the latest call
+// that brought an acknowledgement there.
+type Places map[string]time.Duration
+
+// Watch makes acknowledgements at a place count from now on.
+func (p Places) Watch(place string) {
+	if _, ok := p[place]; !ok {
+		p[strings.Clone(place)] = 0
+	}
+}
+
+// Proved notes an acknowledgement of a call that began at that time, where one is waited for.
+func (p Places) Proved(place string, began time.Duration) {
+	if at, ok := p[place]; ok && at < began {
+		p[strings.Clone(place)] = began
+	}
+}

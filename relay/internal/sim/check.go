@@ -70,7 +70,7 @@ func (c *checker) accept(s *session, m *msg, got postrider.Message) {
 	case m == nil:
 		c.fail("P", "message %s was never written", got.ID)
 		return
-	case !m.tx.committed:
+	case !m.tx.committed && !m.tx.flushed:
 		c.fail("P", "message %s arrived, its transaction is not committed", m.id)
 		return
 	case c.w.now < m.due:
@@ -118,7 +118,7 @@ func (c *checker) skipExcused(key int, top int64) int64 {
 // version returns the committed message that has this version of a key.
 func (c *checker) version(key int, version int64) *msg {
 	for _, m := range c.msgs {
-		if m.key == key && m.version == version && m.tx.committed {
+		if m.key == key && m.version == version && (m.tx.committed || m.tx.flushed) {
 			return m
 		}
 	}

@@ -19,6 +19,7 @@ type mutant struct {
 	defect memstore.Defect
 	family memstore.Family // where the defect exists
 	both   bool            // in all families
+	ahead  bool            // where nodes read ahead
 
 	noPrefix     bool   // the sink takes a message behind one of its key that failed
 	ackEarly     bool   // everything counts as acknowledged when it is sent
@@ -38,6 +39,7 @@ type mutant struct {
 	marksLost    bool   // attempts at suspects are not recorded
 	marksStay    bool   // an answer takes no attempt at a suspect back
 	onePlace     bool   // all topics count as one place
+	aheadSettled bool   // what was read ahead counts as read from the table
 	without      string // the relay's header that does not arrive
 }
 
@@ -96,9 +98,17 @@ func mutants() []mutant {
 		{name: "a key is released before its queue is empty", defect: memstore.LastTooEarly},
 		{name: "a record that is due in a moment is not announced", defect: memstore.NextDueSkips},
 		{name: "scheduled by the relay's clock", defect: memstore.DueIgnoresNotBefore},
+		{name: "ahead: what ran when the stream began is ignored", defect: memstore.AheadWithoutBase, ahead: true},
+		{name: "ahead: large transactions are skipped", defect: memstore.AheadSkips, ahead: true},
+		{name: "ahead: although more stands behind a read", defect: memstore.AheadOfPages, ahead: true},
+		{name: "ahead: what a read has brought", defect: memstore.AheadTwice, ahead: true},
+		{name: "ahead: across streams", defect: memstore.AheadAfterBreak, ahead: true},
+		{name: "ahead: by the log of another history", defect: memstore.AheadOfHistory, ahead: true},
+		{name: "ahead: behind a lost answer", defect: memstore.AheadUnnumbered, ahead: true},
+		{name: "ahead: taken for the table's", aheadSettled: true, ahead: true},
 	}
 	for i := range all {
-		all[i].both = all[i].defect == memstore.None || all[i].defect > memstore.ProbeFirst
+		all[i].both = all[i].ahead || all[i].defect == memstore.None || all[i].defect > memstore.ProbeFirst
 		if all[i].defect > memstore.SequenceLate && !all[i].both {
 			all[i].family = memstore.Holes
 		}
@@ -147,6 +157,9 @@ func (m mutant) verdict(err error) error {
 
 // read changes what a core learns of a Read.
 func (m mutant) read(batches []store.Batch) []store.Batch {
+	for i := range batches {
+		batches[i].Ahead = batches[i].Ahead && !m.aheadSettled
+	}
 	if m.neverSingled {
 		for _, b := range batches {
 			for i := range b.Meta {

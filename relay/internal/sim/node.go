@@ -39,6 +39,10 @@ type node struct {
 	calls       map[port.ID]store.Lane         // deliveries begun by this boot
 	identity    string                         // of the last lease that was answered
 	knowing     *memstore.Store                // the store as of that identity
+
+	waits  port.ID       // the newest Wait
+	stream int           // counts the log's streams that were opened or broke
+	hearAt time.Duration // when the stream tells next
 }
 
 var (
@@ -61,6 +65,9 @@ func (n *node) start() {
 	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })
 	n.knowing = n.store.Knowing("")
 	n.engine = core.New(n.config(), w.plan.Seed*31+uint64(w.boots))
+	if w.plan.Ahead {
+		n.streams(n.boot)
+	}
 	w.note("boot", n.index, uint64(w.boots))
 	n.step(port.Start{})
 }
@@ -82,6 +89,9 @@ func (n *node) config() port.Config {
 	}
 	if n.w.mutant.onePlace {
 		c.Place = func(*postrider.Message) string { return "anywhere" }
+	}
+	if p.Ahead {
+		c.PollMin, c.SettleAfter, c.SettleAtMax = 10*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
 	}
 	if n.w.mutant.wideWindow {
 		c.Window, c.Page = 1<<20, 1<<10
@@ -131,6 +141,13 @@ func (n *node) receive(boot string, ev port.Event) {
 		if l, ok := ev.(port.Leased); ok && l.Err == nil && n.identity != l.Grant.Identity {
 			n.identity = l.Grant.Identity
 			n.knowing = n.store.Knowing(n.identity)
+		}
+		if r, ok := ev.(port.ReadDone); ok {
+			for i := range r.Batches {
+				if r.Batches[i].Ahead {
+					n.w.cover.Ahead += len(r.Batches[i].Messages)
+				}
+			}
 		}
 		n.step(ev)
 	}
@@ -182,6 +199,7 @@ func (n *node) act(a port.Action) {
 			s.cancel()
 		}
 	case port.Wait:
+		n.waits = a.ID
 		n.post(min(a.Max, time.Duration(n.w.rng.Int64N(int64(a.Max)+1))+a.Max/2), port.Woke{ID: a.ID})
 	case port.Timer:
 		n.arm(a.At)

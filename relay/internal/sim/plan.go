@@ -110,7 +110,8 @@ type plan struct {
 	Brake       int // 0: the core's default
 	ParkedKeys  int // 0: the core's default
 	Latency     time.Duration
-	Drift       int // how far apart the nodes' clocks run, in percent; 0: 1
+	Ahead       bool // nodes read the log
+	Drift       int  // how far apart the nodes' clocks run, in percent; 0: 1
 	Ops         []op
 }
 

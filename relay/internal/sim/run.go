@@ -40,6 +40,7 @@ type Coverage struct {
 	Pauses             int // lanes at their cap of parked keys
 	Lapses             int // leases that ran out with lanes held
 	LapsesUnsettled    int // of them between an ack and its settlement
+	Ahead              int // messages that were read ahead
 	Faultless          int // runs without an incident: no duplicate was allowed
 }
 
@@ -78,6 +79,7 @@ func (c *Coverage) Add(o Coverage) {
 	c.Pauses += o.Pauses
 	c.Lapses += o.Lapses
 	c.LapsesUnsettled += o.LapsesUnsettled
+	c.Ahead += o.Ahead
 	c.Faultless += o.Faultless
 }
 
@@ -133,11 +135,16 @@ type Result struct {
 }
 
 // Run runs one seed. A broken promise is shrunk to the operations it needs.
-func Run(ctx context.Context, seed uint64) Result { return runMutant(ctx, seed, mutant{}, true) }
+func Run(ctx context.Context, seed uint64) Result {
+	return runPlan(ctx, makePlan(seed), mutant{}, true)
+}
 
 // Replay runs one seed and returns its plan and trace.
 func Replay(ctx context.Context, seed uint64) (Result, string) {
-	p := makePlan(seed)
+	return replay(ctx, makePlan(seed))
+}
+
+func replay(ctx context.Context, p plan) (Result, string) {
 	w := newWorld(ctx, p, mutant{}, true)
 	r := w.result(w.run())
 	return r, script(p, w)
@@ -145,6 +152,13 @@ func Replay(ctx context.Context, seed uint64) (Result, string) {
 
 func runMutant(ctx context.Context, seed uint64, m mutant, shrinks bool) Result {
 	p := makePlan(seed)
+	if m.ahead {
+		p = p.goesAhead()
+	}
+	return runPlan(ctx, p, m, shrinks)
+}
+
+func runPlan(ctx context.Context, p plan, m mutant, shrinks bool) Result {
 	w := newWorld(ctx, p, m, false)
 	r := w.result(w.run())
 	if r.Broken != "" && shrinks {

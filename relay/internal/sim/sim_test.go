@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -31,11 +32,7 @@ const (
 // Promises: L, P, O, D, S, Q
 func TestSimulation(t *testing.T) {
 	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
-		r, script := Replay(t.Context(), one)
-		t.Logf("%s", script)
-		if r.Broken != "" {
-			t.Errorf("seed %d: %s", one, r.Broken)
-		}
+		replayed(t, one, Replay)
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(1600)) // little lives long: most collections are in vain
@@ -48,7 +45,7 @@ func TestSimulation(t *testing.T) {
 	default:
 		n = fixedSeeds
 	}
-	simulate(t, from, n)
+	simulate(t, "TestSimulation", Run, from, n)
 	if chosen || counted || testing.Short() {
 		return
 	}
@@ -60,17 +57,52 @@ func TestSimulation(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		n = matrixSeeds
 	}
-	simulate(t, base, n)
+	simulate(t, "TestSimulation", Run, base, n)
 }
 
-const repeat = `repeat: POSTRIDER_SIM_FROM=%[1]d POSTRIDER_SIM_SEEDS=1 go test ./relay/internal/sim -run 'TestSimulation$'
-plan and trace: POSTRIDER_SIM_SEED=%[1]d go test -v ./relay/internal/sim -run 'TestSimulation$'`
+// TestSimulationAhead runs the same schedules, and more writers of the same keys, with relays
+// that read ahead of the table: commits are told before others see them, late, from a history
+// that has ended, or never. The variables of TestSimulation rule it too.
+//
+// Promises: L, P, O, D, S, Q
+func TestSimulationAhead(t *testing.T) {
+	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
+		replayed(t, one, ReplayAhead)
+		return
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(1600))
+	from, chosen := number(t, "POSTRIDER_SIM_FROM")
+	n, counted := number(t, "POSTRIDER_SIM_SEEDS")
+	if !counted {
+		n = shortSeeds
+	}
+	simulate(t, "TestSimulationAhead", RunAhead, from, n)
+	if chosen || counted || testing.Short() {
+		return
+	}
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		n = matrixSeeds
+	}
+	simulate(t, "TestSimulationAhead", RunAhead, rand.Uint64N(1<<40), n)
+}
+
+func replayed(t *testing.T, seed uint64, replay func(context.Context, uint64) (Result, string)) {
+	t.Helper()
+	r, script := replay(t.Context(), seed)
+	t.Logf("%s", script)
+	if r.Broken != "" {
+		t.Errorf("seed %d: %s", seed, r.Broken)
+	}
+}
+
+const repeat = `repeat: POSTRIDER_SIM_FROM=%[1]d POSTRIDER_SIM_SEEDS=1 go test ./relay/internal/sim -run '%[2]s$'
+plan and trace: POSTRIDER_SIM_SEED=%[1]d go test -v ./relay/internal/sim -run '%[2]s$'`
 
 // most is how many failures one run reports.
 const most = 10
 
 // simulate runs n seeds from one on, in pieces, on all cores.
-func simulate(t *testing.T, from, n uint64) {
+func simulate(t *testing.T, test string, run func(context.Context, uint64) Result, from, n uint64) {
 	t.Helper()
 	const piece = 100
 	var (
@@ -89,13 +121,13 @@ func simulate(t *testing.T, from, n uint64) {
 					break
 				}
 				for seed := from + at; seed < from+min(at+piece, n); seed++ {
-					r := Run(t.Context(), seed)
+					r := run(t.Context(), seed)
 					mine.Add(r.Cover)
 					if r.Broken != "" && failures.Add(1) <= most {
-						t.Errorf("seed %d broke a promise: %s\n%s\n%s", seed, r.Broken, fmt.Sprintf(repeat, seed), r.Script)
+						t.Errorf("seed %d broke a promise: %s\n%s\n%s", seed, r.Broken, fmt.Sprintf(repeat, seed, test), r.Script)
 					}
 					if seed%1000 == 0 {
-						if again := Run(t.Context(), seed); again.Hash != r.Hash {
+						if again := run(t.Context(), seed); again.Hash != r.Hash {
 							t.Errorf("seed %d is not deterministic: %x, then %x", seed, r.Hash, again.Hash)
 						}
 					}
@@ -111,6 +143,9 @@ func simulate(t *testing.T, from, n uint64) {
 	t.Logf("%d seeds from %d in %v, %.0f seeds/s\n%+v", cover.Seeds, from, took.Round(time.Millisecond), float64(cover.Seeds)/took.Seconds(), cover)
 	if cover.Seeds < 1000 {
 		return // too few to say what should have been seen
+	}
+	if test == "TestSimulationAhead" && cover.Ahead < 5*cover.Seeds {
+		t.Errorf("too little was seen: %d messages ahead", cover.Ahead)
 	}
 	for _, m := range cover.Missing() {
 		t.Errorf("too little was seen: %s", m)

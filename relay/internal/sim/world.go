@@ -45,7 +45,7 @@ func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 	w := &world{plan: p, mutant: m, ctx: ctx, traceOn: traced, hash: 14695981039346656037}
 	w.rng = rand.New(rand.NewPCG(p.Seed, 0x776f726c64))
 	w.db = memstore.New(&memstore.Options{
-		Lanes: p.Lanes, Family: p.Family, Defect: m.defect,
+		Lanes: p.Lanes, Family: p.Family, Defect: m.defect, Log: p.Ahead,
 		Now:  func() time.Time { return origin().Add(w.now) },
 		Step: w.interleave,
 	})
@@ -187,6 +187,9 @@ func (w *world) failover(o op) {
 	w.cover.Failovers++
 	if slices.ContainsFunc(w.nodes, (*node).unsettled) {
 		w.cover.FailoversUnsettled++
+	}
+	if w.plan.Ahead {
+		w.writer.lose()
 	}
 	w.db.ChangeIdentity(fmt.Sprintf("memory/%d", 1+w.failovers))
 	w.active = append(w.active, op{Kind: opStoreDown, At: o.At, Dur: o.Dur, N: 1000})

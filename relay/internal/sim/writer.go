@@ -37,6 +37,7 @@ type simTx struct {
 	tx        *memstore.Tx
 	committed bool
 	ended     bool
+	flushed   bool          // its commit is in the log
 	locks     map[int]int64 // key: version before
 }
 
@@ -80,7 +81,7 @@ func (wr *writer) plan(o op) {
 			wr.steps = append(wr.steps, writerStep{at + gap/2, func() { t.tx.Place() }})
 		}
 	}
-	wr.steps = append(wr.steps, writerStep{o.At + o.Dur, func() { begin(); wr.end(t, !o.Tx.Rollback) }})
+	wr.steps = append(wr.steps, writerStep{o.At + o.Dur, func() { begin(); wr.finishTx(t, !o.Tx.Rollback) }})
 	if o.Dur > 500*time.Millisecond {
 		wr.w.cover.Stragglers++
 	}
@@ -120,7 +121,7 @@ func (wr *writer) good() {
 		for _, key := range wr.goodKeys[lane] {
 			wr.insert(t, insert{Key: key})
 		}
-		wr.end(t, true)
+		wr.finishTx(t, true)
 	}
 }
 
@@ -204,6 +205,15 @@ func (wr *writer) insert(t *simTx, in insert) {
 // slow reports whether a statement takes its time between the number and the row, which
 // counts where numbers are older than transactions.
 func (wr *writer) slow() bool { return wr.w.plan.Family == memstore.Holes }
+
+// finishTx ends a transaction, by way of the log where nodes read it.
+func (wr *writer) finishTx(t *simTx, commit bool) {
+	if commit && wr.w.plan.Ahead {
+		wr.flush(t)
+		return
+	}
+	wr.end(t, commit)
+}
 
 func (wr *writer) end(t *simTx, commit bool) {
 	for k, before := range t.locks {

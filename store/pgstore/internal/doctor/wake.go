@@ -33,6 +33,16 @@ func (p *patient) wake(ctx context.Context) ([]ops.Finding, error) {
 			found = append(found, ops.Finding{What: fmt.Sprintf("relay %s is woken by the log", i.Name), Data: map[string]any{"relay": i.Name, "wake": i.Wake}})
 		}
 	}
+	columns, err := one[int](ctx, p, `SELECT coalesce(sum(cardinality(attnames)), 0)::int FROM pg_publication_tables WHERE pubname = $1`, tail.Publication(p.Schema))
+	if err != nil {
+		return nil, err
+	}
+	if columns > 0 && columns < len(tail.Columns()) {
+		found = append(found, ops.Finding{
+			What: "the publication has the numbers of messages alone: the log wakes a relay, and no row is sent before it is read",
+			Fix:  "run `postrider migrate --tail` as the owner of the outbox",
+		})
+	}
 	published, err := one[bool](ctx, p, `SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)`, tail.Publication(p.Schema))
 	if err != nil || !published || len(found) > 0 {
 		return orFine(found, "no relay reads the log"), err

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 const (

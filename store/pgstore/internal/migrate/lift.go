@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // liftSQL returns the statements that find a sequence that was set back, and lift it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,11 @@ import (
 func (s *Migrator) setTail(ctx context.Context, req *ops.MigrateRequest) (*ops.Step, error) {
 	start := time.Now()
 	name, table := db.Quote(tail.Publication(s.Schema)), db.Quote(s.Schema)+".outbox"
+	var names []string
+	for _, c := range tail.Columns() {
+		names = append(names, c.Name)
+	}
+	columns := ` (` + strings.Join(names, `, `) + `)`
 	const with = `publish = 'insert', publish_via_partition_root = true`
 	err := s.whenFree(ctx, req, func(tx pgx.Tx) error {
 		there, err := s.published(ctx, tx)
@@ -26,10 +32,10 @@ func (s *Migrator) setTail(ctx context.Context, req *ops.MigrateRequest) (*ops.S
 			return err
 		}
 		if !there {
-			_, err = tx.Exec(ctx, `CREATE PUBLICATION `+name+` FOR TABLE `+table+` (seq) WITH (`+with+`)`)
+			_, err = tx.Exec(ctx, `CREATE PUBLICATION `+name+` FOR TABLE `+table+columns+` WITH (`+with+`)`)
 			return err
 		}
-		_, err = tx.Conn().PgConn().Exec(ctx, `ALTER PUBLICATION `+name+` SET TABLE `+table+` (seq); ALTER PUBLICATION `+name+` SET (`+with+`)`).ReadAll()
+		_, err = tx.Conn().PgConn().Exec(ctx, `ALTER PUBLICATION `+name+` SET TABLE `+table+columns+`; ALTER PUBLICATION `+name+` SET (`+with+`)`).ReadAll()
 		return err
 	})
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 	"github.com/postrider/postrider/store/pgstore/internal/journal"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // Pipes are the pipes of one outbox. It is safe for concurrent use.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
 )
 
 // The ways to learn of messages.
@@ -39,6 +39,8 @@ type Bell struct {
 	rings  *rings
 	rows   atomic.Int64 // that reads have returned
 	limits limits
+
+	follows Rows
 
 	mu     sync.Mutex
 	boot   string

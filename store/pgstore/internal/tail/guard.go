@@ -61,7 +61,7 @@ SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('wal_level'), curr
  current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)::int,
  current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_get_wal_senders())::int,
  EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $1 AND p.pubinsert AND (p.puballtables
-   OR EXISTS (SELECT FROM pg_publication_rel t WHERE t.prpubid = p.oid AND t.prrelid = (SELECT oid FROM o)))),
+   OR EXISTS (SELECT FROM pg_publication_rel t WHERE t.prpubid = p.oid AND t.prrelid = (SELECT oid FROM o) AND t.prqual IS NULL))),
  coalesce((SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) FROM pg_replication_slots s WHERE s.slot_name = $2), 0)::bigint,
  EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = (SELECT oid FROM o) AND t.tgname = 'postrider_wake')`
 
@@ -118,7 +118,7 @@ func (c *checked) reason(schema string, pooler bool, hold int64) *OffError {
 	case name != "":
 		return because("name the standbys in synchronous_standby_names", "synchronous_standby_names has %q: the relay would count as a standby for which commits wait", name)
 	case !c.published:
-		return because("run `postrider migrate --tail` as the owner of the outbox", "the publication %q of %s.outbox is missing", Publication(schema), schema)
+		return because("run `postrider migrate --tail` as the owner of the outbox", "the publication %q of %s.outbox is missing, or hides rows", Publication(schema), schema)
 	case c.slots < SlotsLeft:
 		return because(fmt.Sprintf("raise max_replication_slots: %d must stay free beside the relay's", SlotsLeft), "too few replication slots are free")
 	case c.senders < SendersLeft:

@@ -8,7 +8,7 @@ import (
 )
 
 // The parts of the streaming replication protocol and of pgoutput, version 2, that a bell
-// needs: which transaction committed, and how far the server has come.
+// needs: which transaction committed, with which rows, and how far the server has come.
 
 // errProtocol matches every message that cannot be read. It ends the session.
 var errProtocol = errors.New("the server sent a replication message that cannot be read")
@@ -17,6 +17,8 @@ var errProtocol = errors.New("the server sent a replication message that cannot 
 type told struct {
 	kind  kind
 	xid   uint32 // of a commit
+	rows  []Row  // of a commit
+	whole bool   // these are all
 	at    uint64 // the server has sent everything before this position
 	reply bool   // the server waits for an answer
 }
@@ -27,6 +29,7 @@ const (
 	passed    kind = iota // nothing to do
 	committed             // a transaction with rows of the publication
 	alive                 // a keepalive
+	described             // the outbox has these columns from here on
 )
 
 // decoder reads the messages of one session.
@@ -34,6 +37,7 @@ type decoder struct {
 	xid       uint32 // of the transaction whose messages arrive
 	open      bool   // between Begin and Commit
 	streaming bool   // between Stream Start and Stream Stop
+	gather    gather
 }
 
 // decode reads the body of one CopyData message. It keeps nothing of b.
@@ -70,12 +74,13 @@ func (d *decoder) message(m []byte) (told, error) {
 			return told{}, errProtocol
 		}
 		d.xid, d.open = binary.BigEndian.Uint32(m[17:]), true
+		d.gather.begin()
 	case 'C':
 		if !d.open {
 			return told{}, errProtocol
 		}
 		d.open = false
-		return told{kind: committed, xid: d.xid}, nil
+		return told{kind: committed, xid: d.xid, rows: d.gather.rows, whole: d.gather.whole}, nil
 	case 'S':
 		if d.streaming {
 			return told{}, errProtocol
@@ -83,6 +88,21 @@ func (d *decoder) message(m []byte) (told, error) {
 		d.streaming = true
 	case 'E':
 		d.streaming = false
+	case 'R':
+		ours, err := d.gather.relation(m[size-4:]) // behind the id of a streamed transaction
+		if err != nil {
+			return told{}, fmt.Errorf("%w (a table)", err)
+		}
+		if ours {
+			return told{kind: described}, nil
+		}
+	case 'I':
+		if d.streaming || !d.open {
+			break
+		}
+		if err := d.gather.row(m[1:]); err != nil {
+			return told{}, fmt.Errorf("%w (a row)", err)
+		}
 	case 'c':
 		return told{kind: committed, xid: binary.BigEndian.Uint32(m[1:])}, nil
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // A commit is told when it is on disk, a moment before other transactions see its rows. And

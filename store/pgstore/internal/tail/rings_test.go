@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/store/pgstore/internal/xids"
+	"github.com/postrider/postrider/store/internal/xids"
 )
 
 // looks returns what a snapshot saw that ran these transactions.
@@ -156,7 +156,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(wal('B', 1), wal('C', 2))
 	f.Add(append(make([]byte, 8), 'k'), wal('S', 0, 0, 0, 1, 1))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
-		var d decoder
+		d := decoder{gather: gather{schema: "box"}}
 		for _, m := range [][]byte{one, two} {
 			got, err := d.decode(m)
 			if err != nil && !errors.Is(err, errProtocol) {
@@ -177,6 +177,94 @@ func TestStandbyNamed(t *testing.T) {
 	} {
 		if got := standbyNamed(list); got != want {
 			t.Errorf("%q: %q, want %q", list, got, want)
+		}
+	}
+}
+
+// relation describes the outbox with these columns, and insert is a row of them, all of them
+// numbers.
+func relation(columns ...Column) []byte {
+	b := append([]byte{'R', 0, 0, 0, 9}, "box\x00outbox\x00d"...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(columns)))
+	for _, c := range columns {
+		b = append(append(b, 0), c.Name...)
+		b = binary.BigEndian.AppendUint32(append(b, 0), c.oid)
+		b = append(b, 0, 0, 0, 0)
+	}
+	return append(make([]byte, 25), b...)
+}
+
+func insert(table byte, values ...string) []byte {
+	b := []byte{'I', 0, 0, 0, table, 'N', 0, byte(len(values))}
+	for _, v := range values {
+		b = append(b, 'b', 0, 0, 0, byte(len(v)))
+		b = append(b, v...)
+	}
+	return append(make([]byte, 25), b...)
+}
+
+func framed(m []byte) []byte { m[0] = 'w'; return m }
+
+// A transaction is told with its rows, by name of the columns; without them if one of them is
+// missing, of another table, or too much.
+//
+// Promises: O, G
+func TestRowsOfATransaction(t *testing.T) {
+	reversed := append([]Column{{"more", 1}}, Columns()...)
+	slices.Reverse(reversed)
+	var values []string
+	for _, c := range reversed {
+		values = append(values, c.Name)
+	}
+	for name, c := range map[string]struct {
+		relation []byte
+		rows     [][]byte
+		whole    int // rows, -1: unknown
+	}{
+		"reversed":      {relation(reversed...), [][]byte{insert(9, values...), insert(9, values...)}, 2},
+		"none":          {relation(reversed...), nil, 0},
+		"numbers alone": {relation(Columns()[:1]...), [][]byte{insert(9, "12345678")}, -1},
+		"other type":    {relation(append([]Column{{"seq", 23}}, Columns()[1:]...)...), [][]byte{insert(9, values[1:]...)}, -1},
+		"other table":   {relation(reversed...), [][]byte{insert(8, values...)}, -1},
+		"not described": {nil, [][]byte{insert(9, values...)}, -1},
+		"too many":      {relation(reversed...), slices.Repeat([][]byte{insert(9, values...)}, rowsMost+1), -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := decoder{gather: gather{schema: "box"}}
+			feed := func(m []byte) told {
+				t.Helper()
+				got, err := d.decode(framed(m))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			feed(wal(append([]byte{'B'}, make([]byte, 20)...)...))
+			if c.relation != nil && feed(c.relation).kind != described {
+				t.Error("the outbox was not described")
+			}
+			for _, row := range c.rows {
+				feed(row)
+			}
+			got := feed(wal(append([]byte{'C'}, make([]byte, 25)...)...))
+			if n := len(got.rows); c.whole < 0 && (got.whole || n > 0) || c.whole >= 0 && (!got.whole || n != c.whole) {
+				t.Errorf("%d rows, whole %v", n, got.whole)
+			}
+			for _, row := range got.rows {
+				for i, want := range Columns() {
+					if string(row[i]) != want.Name {
+						t.Errorf("column %s has %q", want.Name, row[i])
+					}
+				}
+			}
+		})
+	}
+	for n := range len(insert(9, values...)) - 25 {
+		d := decoder{gather: gather{schema: "box"}}
+		_, _ = d.decode(wal(append([]byte{'B'}, make([]byte, 20)...)...))
+		_, _ = d.decode(framed(relation(reversed...)))
+		if _, err := d.decode(framed(insert(9, values...)[:25+n+1])); n+26 < len(insert(9, values...)) && !errors.Is(err, errProtocol) {
+			t.Errorf("a row cut at %d: %v", n, err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +26,8 @@ const (
 	// A position is confirmed when this much was read since the last time, or after that long.
 	confirmBytes = 16 << 20
 	confirmAfter = 10 * time.Second
-	// bodyMost is the longest message that is read. The publication has numbers only.
-	bodyMost = 16 << 20
+	// bodyMost is the longest message that is read: more than a row with the largest payload.
+	bodyMost = 20 << 20
 )
 
 // session is one temporary slot, and the connection to which it belongs.
@@ -43,21 +44,31 @@ type session struct {
 	messages  int       // since the last beat
 
 	verdict atomic.Pointer[OffError]
-	safe    atomic.Bool // nobody waits for standbys that we could be taken for
+	about   []string     // of the server, nil: unknown
+	turning sync.Mutex   // held while rows begin or end to be passed on
+	ahead   atomic.Bool  // rows are passed on
+	shapes  atomic.Int64 // how often the outbox was described
+	safe    atomic.Bool  // nobody waits for standbys that we could be taken for
 }
 
 // follow reads the log until it must not or cannot, and returns why.
 func (b *Bell) follow(ctx context.Context) *OffError {
 	starting, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	if _, err := b.check(starting, ""); err != nil {
+	c, err := b.check(starting, "")
+	if err != nil {
 		return refused("check the server", err)
 	}
 	s := &session{bell: b, slot: b.slotName()}
+	if b.follows.Told != nil {
+		s.read.gather.schema = b.Schema
+	}
 	if err := s.start(starting); err != nil {
 		return refused("read the log", err)
 	}
 	defer s.close()
+	s.early(c.sync == "")
+	defer s.early(false)
 	return refused("read the log", s.run(ctx))
 }
 
@@ -85,6 +96,9 @@ func (s *session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.bell.follows.Told != nil {
+		s.about, _ = ask(ctx, conn, s.bell.follows.AboutSQL) // without an answer the log is a bell
+	}
 	create := fmt.Sprintf(`CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput (SNAPSHOT 'nothing')`, s.slot)
 	if _, err := conn.Exec(ctx, create).ReadAll(); err != nil {
 		_ = conn.Close(context.WithoutCancel(ctx)) // the error is that of the slot
@@ -101,6 +115,19 @@ func (s *session) start(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// ask returns the texts of a row.
+func ask(ctx context.Context, conn *pgconn.PgConn, sql string) ([]string, error) {
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil || len(results) != 1 || len(results[0].Rows) != 1 {
+		return nil, err
+	}
+	var row []string
+	for _, v := range results[0].Rows[0] {
+		row = append(row, string(v))
+	}
+	return row, nil
 }
 
 // stream begins to receive.
@@ -219,8 +246,12 @@ func (s *session) hear(data []byte) error {
 	}
 	s.messages++
 	s.at = max(s.at, t.at)
-	if t.kind == committed {
+	switch t.kind {
+	case committed:
+		s.tells(&t)
 		s.bell.ring(t.xid)
+	case described:
+		s.shaped()
 	}
 	if t.reply {
 		return s.answer(0)
@@ -261,10 +292,16 @@ func (s *session) watch(ctx context.Context, wake func()) {
 		case <-ticks.C:
 		}
 		limited, cancel := context.WithTimeout(ctx, answerWithin)
-		_, err := s.bell.check(limited, s.slot)
+		seen := s.shapes.Load()
+		slow := time.AfterFunc(beat, func() { s.early(false) }) // nobody knows whether commits wait
+		c, err := s.bell.check(limited, s.slot)
+		slow.Stop()
 		cancel()
 		switch {
 		case err == nil:
+			if c.sync != "" || seen == s.shapes.Load() {
+				s.early(c.sync == "")
+			}
 			s.safe.Store(true)
 		case ctx.Err() != nil:
 			return

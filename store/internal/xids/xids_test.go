@@ -58,3 +58,36 @@ func TestLookCountsIDsAboveXmax(t *testing.T) {
 		t.Error("NewLook accepts an age from before the snapshot")
 	}
 }
+
+// An id of 32 bits is that near the next one, also where the counter has just begun anew.
+//
+// Promises: L, O
+func TestEndedAcrossTheWraparound(t *testing.T) {
+	const epoch = 1 << 32
+	for _, c := range []struct {
+		next    uint64
+		running Set
+		id      uint32
+		want    bool
+	}{
+		{epoch + 5, nil, 0xfffffffe, true},
+		{epoch + 5, nil, 3, true},
+		{epoch + 5, nil, 7, false},
+		{epoch + 5, Of(3), 3, false},
+		{epoch + 5, Of(epoch + 3), 3, false},
+		{epoch + 5, Of(epoch - 2), 0xfffffffe, false},
+		{epoch - 2, nil, 1, false},
+		{epoch - 2, nil, 0xfffffff0, true},
+	} {
+		if c.running != nil && c.running.Contains(3) && c.next > epoch { // of the epoch before
+			c.want = true
+		}
+		if got := (&Look{Next: c.next, Running: c.running}).Ended(c.id); got != c.want {
+			t.Errorf("next %x, running %v: %x has ended: %v", c.next, c.running, c.id, got)
+		}
+	}
+	old, late := &Look{Next: 10, Running: Of(5, 9)}, &Look{Next: 9}
+	if late.EndedAll(old) || !(&Look{Next: 10}).EndedAll(old) || (&Look{Next: 20, Running: Of(9)}).EndedAll(old) {
+		t.Error("a look has seen the end of what it cannot know")
+	}
+}

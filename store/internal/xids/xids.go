@@ -184,3 +184,31 @@ func NewLook(snapshot string, age int64) (Look, error) {
 	ranges = append(ranges, Range{xmax, next})
 	return Look{Running: normal(ranges), Next: next}, nil
 }
+
+// Of returns the set of these ids.
+func Of(ids ...uint64) Set {
+	ranges := make([]Range, len(ids))
+	for i, x := range ids {
+		ranges[i] = Range{x, x + 1}
+	}
+	return normal(ranges)
+}
+
+// Ended reports whether the look saw a transaction as ended. Its id has 32 bits; the next id
+// of the look gives the others.
+func (l *Look) Ended(id uint32) bool {
+	xid := l.Next&^(1<<32-1) | uint64(id)
+	switch diff := int64(xid - l.Next); {
+	case diff >= 1<<31:
+		xid -= 1 << 32
+	case diff < -1<<31:
+		xid += 1 << 32
+	}
+	return xid < l.Next && !l.Running.Contains(xid)
+}
+
+// EndedAll reports whether the look saw all transactions as ended that another one saw running.
+func (l *Look) EndedAll(of *Look) bool {
+	n := len(of.Running)
+	return (n == 0 || of.Running[n-1].Hi <= l.Next) && !of.Running.Overlaps(l.Running)
+}
