@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -219,5 +220,23 @@ func TestVersionsThatShareASlot(t *testing.T) {
 		if id, _, _ := registry.FrameID(to.sent["a"]); int(id) != 100+v {
 			t.Fatalf("version %d has the id %d", v, id)
 		}
+	}
+}
+
+// A registry's Protobuf schema whose messages stand thousands of levels deep costs little: comments
+// hide the braces from the look at its text.
+//
+// Promises: G
+func TestDeepMessagesCostLittle(t *testing.T) {
+	text := `syntax = "proto3"; ` + strings.Repeat("message a { /*}*/ ", 8000) + strings.Repeat("}", 8000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	all, _, err := registry.IndexesOf(text)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(all) != 50 {
+		t.Errorf("%d messages, error %v, want 50", len(all), err)
+	}
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 100 {
+		t.Errorf("%d MiB were allocated for %d bytes", mib, len(text))
 	}
 }

@@ -83,9 +83,7 @@ func indexesOf(text string) (all map[string][]int, top int, err error) {
 		if len(index) == 1 {
 			top++
 		}
-		if len(index) <= maxDepth {
-			all[name] = index
-		}
+		all[name] = index
 	})
 	if top == 0 {
 		return nil, 0, errors.New("the Protobuf schema has no message")
@@ -93,7 +91,7 @@ func indexesOf(text string) (all map[string][]int, top int, err error) {
 	return all, top, nil
 }
 
-// eachMessage visits the messages of a file with their full names and indexes.
+// eachMessage visits the messages of a file with their full names and indexes, down to maxDepth levels.
 func eachMessage(file *ast.FileNode, visit func(name string, index []int)) {
 	pkg := ""
 	var top []*ast.MessageNode
@@ -116,7 +114,9 @@ func eachMessage(file *ast.FileNode, visit func(name string, index []int)) {
 				}
 			}
 			visit(name, here)
-			all(name+".", inside, here)
+			if len(here) < maxDepth { // a frame has no more indexes, and names below grow with each level
+				all(name+".", inside, here)
+			}
 		}
 	}
 	all(pkg, top, nil)
