@@ -129,6 +129,9 @@ type Delivery struct {
 	// Err is set when the record could not be decoded; Message then holds what
 	// is known of it. It must be settled like any other.
 	Err error
+	// Foreign is set when another writer made the record, by [envelope.Codec.IsForeign]: its
+	// payload may be in a format of theirs, such as behind the id of a schema.
+	Foreign bool
 }
 
 // Verdict says what to do with a delivery.

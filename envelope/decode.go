@@ -74,6 +74,19 @@ func (c Codec) formatOf(headers []Header) Format {
 	return f
 }
 
+// IsForeign reports whether another writer than Postrider made a record with these headers,
+// as far as they show it: it has neither [ID] nor [FrameSize]. So are records of the format
+// [Raw], and those of [Debezium] and [CloudEvents] whose payload begins with no zero byte.
+func (c Codec) IsForeign(headers []Header) bool {
+	for i := range headers {
+		name := headers[i].Name
+		if name == ID || name == FrameSize || c.Fold && (strings.EqualFold(name, ID) || strings.EqualFold(name, FrameSize)) {
+			return false
+		}
+	}
+	return true
+}
+
 // foreignNames returns the headers with the content type's header renamed to
 // [ContentType].
 func (c Codec) foreignNames(headers []Header) []Header {
@@ -104,7 +117,8 @@ func (c Codec) decodeHeaders(m *postrider.Message, r *Record, taken func(*Header
 // decodeForeign reads a record whose id is in a header of another name.
 func (c Codec) decodeForeign(m *postrider.Message, r *Record) error {
 	m.Topic = strings.TrimPrefix(m.Topic, c.Foreign.TopicPrefix)
-	return c.decodeHeaders(m, r, func(h *Header) bool {
+	var bad error
+	err := c.decodeHeaders(m, r, func(h *Header) bool {
 		switch {
 		case c.isForeign(h, c.Foreign.ID):
 			id := string(h.Value)
@@ -114,11 +128,22 @@ func (c Codec) decodeForeign(m *postrider.Message, r *Record) error {
 			}
 		case c.isForeign(h, c.Foreign.Type):
 			m.Type = string(h.Value)
+		case c.isForeign(h, c.Foreign.SchemaVersion):
+			if len(h.Value) == 0 { // a column without a value
+				return true
+			}
+			if err := c.decodeHeader(m, &Header{SchemaVersion, h.Value}); err != nil {
+				bad = &DecodeError{Header: h.Name, Origin: r.Origin, Err: err}
+			}
 		default:
 			return false
 		}
 		return true
 	})
+	if bad != nil {
+		return bad
+	}
+	return err
 }
 
 func (c Codec) isForeign(h *Header, name string) bool {

@@ -19,7 +19,7 @@
 //	postrider-generation      decimal, 1 ...                          by the relay, on a message that a person sent again
 //	postrider-gap             versions such as 3,5-7                  by the relay, behind a dead letter that was skipped
 //	postrider-dataref         reference of the payload                by the relay, on a message without it (package claim)
-//	postrider-frame           decimal: bytes before the payload       in the format Confluent
+//	postrider-frame           decimal: bytes before the payload       in the format Confluent; 0 where a payload of CloudEvents or Debezium could be taken for framed
 //	postrider-h-NAME          a user header NAME that is reserved     when NAME is content-type or the broker's own
 //	postrider-encoded         names of percent-encoded headers, by comma  if values are lines and one would not fit
 //	anything else             a user header, verbatim
@@ -108,9 +108,11 @@
 // the unchanged payload, the record's key, and a header id. The route sets the
 // topic, outbox.event.TOPIC by convention, and further headers that the router
 // would take from additional columns (type:header:eventType). Headers of the
-// message travel as in [Plain]; a header id of its own as postrider-h-id. Type,
-// version, schema version, content type and time are not carried, and a message
-// whose payload stayed in the database is refused. Decoding it needs [Foreign].
+// message travel as in [Plain]; a header id of its own as postrider-h-id. So does the
+// schema version, which consumers of the router ignore. Type,
+// version, content type and time are not carried, and a message
+// whose payload stayed in the database is refused. Decoding it needs [Foreign], whose
+// SchemaVersion names the header in which the router itself writes the version.
 //
 // # Raw
 //

@@ -23,7 +23,7 @@ const (
 	Gap           = "postrider-gap"            // versions such as 3,5-7; behind a skipped dead letter
 	Encoded       = "postrider-encoded"        // names of percent-encoded headers; where a value does not fit a line
 	DataRef       = "postrider-dataref"        // reference of a payload in the database; see package claim
-	FrameSize     = "postrider-frame"          // decimal; bytes before the payload in the format Confluent
+	FrameSize     = "postrider-frame"          // decimal; bytes before the payload in the format Confluent, 0 in others
 	EscapePrefix  = "postrider-h-"             // before the name of a user header that is reserved
 )
 
@@ -57,11 +57,12 @@ type Codec struct {
 	Foreign Foreign
 }
 
-// Foreign names other writers' headers for the values of [ID] and [Type];
-// "" for none. Debezium's outbox event router writes id, and the type in a
-// header named in its configuration, often eventType.
+// Foreign names other writers' headers for the values of [ID], [Type] and [SchemaVersion];
+// "" for none. Debezium's outbox event router writes id, and the others in
+// headers named in its configuration, often eventType. The format [Debezium] has its schema
+// version in the header [SchemaVersion], which needs no name here.
 type Foreign struct {
-	ID, Type string
+	ID, Type, SchemaVersion string
 	// TopicPrefix is removed from the topic of a record that has the header ID:
 	// Debezium's is [DebeziumPrefix].
 	TopicPrefix string
@@ -170,6 +171,8 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 			return r.misfit("payload", "stays in the database, and a consumer of Debezium's router would read it as empty: send it whole, or in another format")
 		}
 		w.text(DebeziumID, m.ID)
+		w.number(SchemaVersion, int64(m.SchemaVersion))
+		w.unframed(m)
 		c.userHeaders(w, m, r)
 	case Raw:
 		if m.Headers[DataRef] != "" {

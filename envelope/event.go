@@ -65,6 +65,7 @@ func (c Codec) encodeEvent(w *Wire, m *postrider.Message, r *Route, carried Carr
 	default:
 		w.key(m.Key, carried)
 	}
+	w.unframed(m)
 	e.headers()
 	if e.structured {
 		e.data()

@@ -54,7 +54,7 @@ func carried(m postrider.Message, f envelope.Format, keys bool) postrider.Messag
 	switch f {
 	case envelope.Plain, envelope.CloudEvents, envelope.CloudEventsStructured, envelope.Confluent:
 	case envelope.Debezium:
-		m.ContentType, m.Version, m.SchemaVersion, m.Time = "", 0, 0, time.Time{}
+		m.ContentType, m.Version, m.Time = "", 0, time.Time{}
 	case envelope.Raw:
 		m.ID, m.Type, m.Version, m.SchemaVersion, m.Time = "", "", 0, 0, time.Time{}
 		maps.DeleteFunc(m.Headers, func(name, _ string) bool { return strings.HasPrefix(name, "postrider-") })
@@ -106,6 +106,46 @@ func TestEveryFormatOnEveryBroker(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		}
+	}
+}
+
+// The version that a router of another writer puts into a header of its own is read, and a
+// version that cannot be read is never taken for none.
+//
+// Promises: L
+func TestForeignSchemaVersion(t *testing.T) {
+	codec := envelope.Codec{Foreign: envelope.Foreign{ID: "id", SchemaVersion: "schemaVersion"}}
+	for value, want := range map[string]int32{"3": 3, "": 0, "0": 0, "null": -1, "-1": -1, `{"payload":3}`: -1, "2147483648": -1} {
+		m, err := codec.Decode(envelope.Record{Origin: "o", Headers: []envelope.Header{{Name: "id", Value: []byte(id)}, {Name: "schemaVersion", Value: []byte(value)}}})
+		var bad *envelope.DecodeError
+		if (want < 0) != errors.As(err, &bad) || want >= 0 && m.SchemaVersion != want || bad != nil && bad.Header != "schemaVersion" || m.ID != id {
+			t.Errorf("%q: version %d, id %s, error %v", value, m.SchemaVersion, m.ID, err)
+		}
+	}
+}
+
+// A record shows who wrote it, whatever its id is. A payload that begins like a framed one
+// has a mark in each format but raw.
+//
+// Promises: L
+func TestWhoWroteIt(t *testing.T) {
+	for broker, codec := range codecs() {
+		for _, f := range envelope.Formats() {
+			for _, payload := range []string{"\x00\x00\x00\x00\x07abc", "{}", "\x00abc", ""} {
+				m := postrider.Message{ID: "01890a5d-ac96-8000-8000-000000000001", Topic: "t", Type: "ty", Payload: []byte(payload)}
+				got, w, err := travel(codec, &m, envelope.Route{Topic: "t", Format: f}, "t", keyed(broker))
+				if err != nil || string(got.Payload) != payload {
+					t.Fatalf("%s, %s: %q, %v", broker, f, got.Payload, err)
+				}
+				ours := f == envelope.Plain || f == envelope.Confluent || f != envelope.Raw && len(payload) >= 5
+				if codec.IsForeign(w.Headers) == ours {
+					t.Errorf("%s, %s, payload %q: foreign: %v, headers %q", broker, f, payload, !ours, w.Headers)
+				}
+			}
+		}
+		if upper := []envelope.Header{{Name: "Postrider-Id"}}; codec.IsForeign(upper) == codec.Fold {
+			t.Errorf("%s: %s", broker, upper[0].Name)
 		}
 	}
 }

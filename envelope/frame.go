@@ -61,6 +61,13 @@ func (w *Wire) frame(m *postrider.Message, r *Route) error {
 	return nil
 }
 
+// unframed marks a payload that a reader could take for a framed one.
+func (w *Wire) unframed(m *postrider.Message) {
+	if len(m.Payload) >= 5 && m.Payload[0] == 0 {
+		w.add(FrameSize, "0")
+	}
+}
+
 var errFrame = errors.New("must be the size of a schema registry's frame, with which the payload begins")
 
 // unframe removes the frame from a payload.
@@ -68,6 +75,9 @@ func unframe(m *postrider.Message, size []byte) error {
 	n, err := decimal(size, 32)
 	if err != nil {
 		return err
+	}
+	if n == 0 {
+		return nil
 	}
 	if n < 5 || n > frameMost || n > int64(len(m.Payload)) || m.Payload[0] != 0 {
 		return errFrame

@@ -67,7 +67,7 @@ func (s *Source) decode(m *types.Message) broker.Delivery {
 	if err == nil {
 		err = broken
 	}
-	return broker.Delivery{Message: msg, Attempt: attempt(m), Origin: origin, Err: err}
+	return broker.Delivery{Message: msg, Attempt: attempt(m), Origin: origin, Err: err, Foreign: s.codec.IsForeign(r.Headers)}
 }
 
 // attempt is how often a message was received.

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 )
 
@@ -23,12 +24,16 @@ func sinkFormats(ctx context.Context, env *Env) error {
 		return err
 	}
 	formats := envelope.Formats()
-	msgs := messages(env.Topic, 2*len(formats), 2*len(formats))
+	msgs := messages(env.Topic, 3*len(formats), 3*len(formats))
 	sent := make(map[string]*postrider.Message, len(msgs))
 	for i := range msgs {
 		m := &msgs[i]
-		m.Type = formats[i/2].String()
+		m.Type = formats[i/3].String()
 		m.Payload, m.ContentType = fmt.Appendf(nil, `{"n":%d}`, i), "application/json"
+		if i%3 == 2 { // as Avro may begin, and a frame
+			m.Payload, m.ContentType = fmt.Appendf(nil, "\x00payload %d", i), "application/octet-stream"
+		}
+		m.SchemaVersion = 3
 		m.Headers = map[string]string{"tenant": "acme"}
 		sent[string(m.Payload)] = m
 	}
@@ -53,6 +58,19 @@ func sinkFormats(ctx context.Context, env *Env) error {
 		if err := sameAs(m, &ds[i].Message); err != nil {
 			return fmt.Errorf("format %s: %w", m.Type, err)
 		}
+		if err := marked(m, &ds[i]); err != nil {
+			return fmt.Errorf("format %s: %w", m.Type, err)
+		}
+	}
+	return nil
+}
+
+// marked reports a wrong mark of a record of Postrider: a payload that could be taken for a
+// framed one must show that it is ours, except in the format raw.
+func marked(m *postrider.Message, d *broker.Delivery) error {
+	ours := m.Type == envelope.Plain.String() || m.Type == envelope.Confluent.String()
+	if raw := m.Type == envelope.Raw.String(); !raw && (ours || m.Payload[0] == 0) && d.Foreign || raw && !d.Foreign {
+		return fmt.Errorf("payload %q: the delivery is marked as foreign: %v", m.Payload, d.Foreign)
 	}
 	return nil
 }
@@ -67,6 +85,9 @@ func sameAs(m, got *postrider.Message) error {
 		want.ContentType = ""
 		fallthrough
 	case envelope.Raw.String():
+		if m.Type == envelope.Raw.String() {
+			want.SchemaVersion = 0
+		}
 		want.ID, want.Topic, want.Version = got.ID, got.Topic, 0 // a webhook names no topic
 		if got.Key == "" {
 			want.Key = ""
@@ -78,7 +99,7 @@ func sameAs(m, got *postrider.Message) error {
 	switch {
 	case !maps.Equal(got.Headers, want.Headers):
 		return fmt.Errorf("headers %v, want %v", got.Headers, want.Headers)
-	case got.ID != want.ID || got.Type != want.Type || got.Key != want.Key || got.Topic != want.Topic || got.Version != want.Version || got.ContentType != want.ContentType:
+	case got.ID != want.ID || got.Type != want.Type || got.Key != want.Key || got.Topic != want.Topic || got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || got.ContentType != want.ContentType:
 		return fmt.Errorf("got %+v, want %+v", *got, want)
 	}
 	return nil

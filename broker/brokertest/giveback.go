@@ -82,6 +82,9 @@ func sourceForeign(ctx context.Context, env *Env) error {
 		if string(m.Payload) != string(payload) {
 			return fmt.Errorf("the payload %q is received as %q", payload, m.Payload)
 		}
+		if !ds[0].Foreign {
+			return errors.New("the delivery of another writer's record is not marked as foreign")
+		}
 		if m.ID == "" || round == 1 && m.ID != first.Message.ID {
 			return fmt.Errorf("the record has the id %q, and %q when it is received again", first.Message.ID, m.ID)
 		}

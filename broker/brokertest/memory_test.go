@@ -163,7 +163,13 @@ func (f *faults) HangUp(poison []byte) {
 }
 
 func memory() *brokertest.Env {
-	b := membroker.New(&membroker.Options{Topics: []string{topic}, MaxMessageBytes: 1 << 20})
+	var routed atomic.Pointer[envelope.Router]
+	b := membroker.New(&membroker.Options{Topics: []string{topic}, MaxMessageBytes: 1 << 20, Route: func(m *postrider.Message) (envelope.Route, error) {
+		if r := routed.Load(); r != nil {
+			return (*r)(m)
+		}
+		return envelope.Router(nil).Of(m)
+	}})
 	f := newFaults(b)
 	source := func(context.Context) (broker.Source, func(), error) {
 		s := b.Source("c", topic)
@@ -183,10 +189,16 @@ func memory() *brokertest.Env {
 		Faults: f, Second: beside(b), Stop: f.stop, Source: source, Mortal: source, Flaky: flaky(source),
 		Foreign: func(ctx context.Context, payload []byte) error {
 			m := postrider.Message{ID: "01890a5d-ac96-774b-8cce-00000000f0f0", Topic: topic, Payload: payload}
+			raw := envelope.Router(func(m *postrider.Message) (envelope.Route, error) {
+				return envelope.Route{Topic: m.Topic, Format: envelope.Raw}, nil
+			})
+			routed.Store(&raw)
+			defer routed.Store(nil)
 			return errors.Join(b.Sink().Deliver(ctx, broker.Batch{Messages: []postrider.Message{m}})...)
 		},
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
-			return onTheWire(b.Sink(), route), nil
+			routed.Store(&route)
+			return b.Sink(), nil
 		},
 		Without: map[string]string{
 			"sink/ping":     "it is in this process",
@@ -194,27 +206,6 @@ func memory() *brokertest.Env {
 			"source/extend": "a delivery has no time limit",
 		},
 	}
-}
-
-// onTheWire encodes and decodes what inner gets, as an adapter and its source do.
-func onTheWire(inner broker.Sink, route envelope.Router) broker.Sink {
-	return sink(func(ctx context.Context, msgs []postrider.Message) []error {
-		out := make([]postrider.Message, len(msgs))
-		for i := range msgs {
-			var w envelope.Wire
-			r, err := route(&msgs[i])
-			if err == nil {
-				err = envelope.Codec{}.Encode(&w, &msgs[i], &r, r.Carries(&msgs[i], msgs[i].Topic, true))
-			}
-			if err == nil {
-				out[i], err = envelope.Codec{}.Decode(envelope.Record{Topic: r.Topic, Key: r.Key, Headers: w.Headers, Payload: w.Payload})
-			}
-			if err != nil {
-				return []error{err}
-			}
-		}
-		return inner.Deliver(ctx, broker.Batch{Messages: out})
-	})
 }
 
 func operator(b *membroker.Broker, f *faults) brokertest.Operator {

@@ -183,6 +183,7 @@ func reply(w http.ResponseWriter, a answer) {
 type received struct {
 	message postrider.Message
 	err     error
+	foreign bool
 }
 
 // read reads a request and verifies it.
@@ -223,14 +224,15 @@ func (s *Source) read(w http.ResponseWriter, req *http.Request) (m received, id 
 }
 
 func (s *Source) decode(h http.Header, payload []byte, id string) received {
-	m, err := s.codec.Decode(envelope.Record{Topic: s.opts.Topic, Headers: headers(h), Payload: payload, Time: time.Now().UTC(), Origin: "webhook:" + id})
+	hs := headers(h)
+	m, err := s.codec.Decode(envelope.Record{Topic: s.opts.Topic, Headers: hs, Payload: payload, Time: time.Now().UTC(), Origin: "webhook:" + id})
 	if uuid := (&postrider.Message{ID: id, Topic: "t"}); uuid.Validate() == nil {
 		m.ID = id
 	} else { // an unsigned id is not used
 		bare, _ := s.codec.Decode(envelope.Record{Origin: "webhook:" + id})
 		m.ID = bare.ID
 	}
-	return received{message: m, err: err}
+	return received{message: m, err: err, foreign: s.codec.IsForeign(hs)}
 }
 
 // enter queues the message, or joins an earlier request for it.
@@ -257,7 +259,7 @@ func (s *Source) enter(m received, id string) (*entry, answer) {
 		}
 	}
 	e := &entry{id: id, sum: sum, waiters: 1, settled: make(chan struct{}), told: make(chan struct{})}
-	e.delivery = broker.Delivery{Message: m.message, Origin: "webhook:" + id, Token: e, Err: m.err}
+	e.delivery = broker.Delivery{Message: m.message, Origin: "webhook:" + id, Token: e, Err: m.err, Foreign: m.foreign}
 	s.byID[id] = e
 	s.queue = append(s.queue, e)
 	close(s.change)

@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/route"
+	"github.com/postrider/postrider/schema"
 )
 
 // routed is a sink with rules.
@@ -56,6 +57,9 @@ func TestDebeziumConsumer(t *testing.T) {
 	create(t, addr, topic, 3)
 	sink := routed(t, addr, route.Rule{Format: envelope.Debezium, Headers: map[string]string{"eventType": "{type}"}})
 	msgs := routeMessages(6)
+	for i := range msgs {
+		msgs[i].SchemaVersion = 2
+	}
 	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
 		t.Fatal(errs)
 	}
@@ -65,7 +69,7 @@ func TestDebeziumConsumer(t *testing.T) {
 		for _, h := range r.Headers {
 			headers[h.Key] = string(h.Value)
 		}
-		if len(headers) != 3 || headers["eventType"] != "order.placed" || headers["step"] == "" {
+		if len(headers) != 4 || headers[envelope.SchemaVersion] != "2" || headers["eventType"] != "order.placed" || headers["step"] == "" {
 			t.Errorf("headers %v", headers)
 		}
 		byID[headers["id"]] = r
@@ -88,6 +92,11 @@ func TestDebeziumConsumer(t *testing.T) {
 	}
 	if m := ds[0].Message; byID[m.ID] == nil || m.Topic != "orders" || m.Type != "order.placed" {
 		t.Errorf("our own source reads %+v", m)
+	}
+	// The guard of a program that knows version 1 alone sees the version.
+	var newer *schema.VersionError
+	if _, err := schema.Begin[struct{ N int }]().Decode(ds[0].Message.SchemaVersion, ds[0].Message.Payload); !errors.As(err, &newer) || !newer.Newer() || newer.Version != 2 {
+		t.Errorf("version 2 in a program of version 1: %v", err)
 	}
 }
 

@@ -334,5 +334,5 @@ func (s *Source) decode(r *kgo.Record) broker.Delivery {
 		Topic: strings.TrimPrefix(r.Topic, s.prefix), Key: string(r.Key), Headers: hs, Payload: r.Value,
 		Time: r.Timestamp.UTC(), Origin: "kafka:" + origin,
 	})
-	return broker.Delivery{Message: m, Origin: origin, Token: place{r.Topic, r.Partition}, Err: err}
+	return broker.Delivery{Message: m, Origin: origin, Token: place{r.Topic, r.Partition}, Err: err, Foreign: s.codec.IsForeign(hs)}
 }

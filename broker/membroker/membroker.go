@@ -57,6 +57,7 @@ type Entry struct {
 	Key     string
 	Headers []envelope.Header
 	Payload []byte
+	Foreign bool // its headers are not Postrider's
 }
 
 // Broker is an in-memory broker. It is safe for concurrent use.
@@ -76,7 +77,7 @@ type Broker struct {
 
 type topic struct {
 	name       string
-	partitions [][]postrider.Message
+	partitions [][]Entry
 	log        []Entry // in the order of acceptance
 }
 
@@ -148,7 +149,7 @@ func (b *Broker) CreateTopic(name string) {
 }
 
 func (b *Broker) makeTopic(name string) *topic {
-	t := &topic{name: name, partitions: make([][]postrider.Message, b.partitions)}
+	t := &topic{name: name, partitions: make([][]Entry, b.partitions)}
 	b.topics[name] = t
 	return t
 }
@@ -243,7 +244,7 @@ func (b *Broker) publishRouted(ctx context.Context, m *postrider.Message) error 
 	}
 	routed := *m
 	routed.Topic = r.Topic
-	return b.send(ctx, &routed, &Entry{Message: arrives, Key: r.Key, Headers: w.Headers, Payload: w.Payload})
+	return b.send(ctx, &routed, &Entry{Message: arrives, Key: r.Key, Headers: w.Headers, Payload: w.Payload, Foreign: envelope.Codec{}.IsForeign(w.Headers)})
 }
 
 // send puts e into m's topic, unless the size or the hook forbids it.
@@ -283,7 +284,7 @@ func (b *Broker) accept(name string, e *Entry) error {
 	e.Partition, e.Offset = p, int64(len(t.partitions[p]))
 	e.Payload = bytes.Clone(e.Payload)
 	t.log = append(t.log, *e)
-	t.partitions[p] = append(t.partitions[p], e.Message)
+	t.partitions[p] = append(t.partitions[p], *e)
 	b.wake()
 	return nil
 }

@@ -25,6 +25,7 @@ type progress struct {
 // slot is a message that was delivered to this consumer at least once.
 type slot struct {
 	message postrider.Message
+	foreign bool
 	offset  int
 	attempt int
 	owner   *Source   // who has it now; nil: given back
@@ -175,7 +176,7 @@ func (s *Source) takeFrom(ds []broker.Delivery, limit int, t *topic, p int, at *
 	}
 	log := t.partitions[p]
 	for ; at.next < len(log) && len(ds) < limit; at.next++ {
-		sl := &slot{message: log[at.next], offset: at.next}
+		sl := &slot{message: log[at.next].Message, foreign: log[at.next].Foreign, offset: at.next}
 		at.open = append(at.open, sl)
 		if sl.message.Key != "" && held[sl.message.Key] {
 			continue // waits among the open ones behind its key's earlier message
@@ -188,7 +189,7 @@ func (s *Source) takeFrom(ds []broker.Delivery, limit int, t *topic, p int, at *
 
 func (s *Source) delivery(sl *slot, topic string, p int) broker.Delivery {
 	return broker.Delivery{
-		Message: sl.message, Attempt: sl.attempt,
+		Message: sl.message, Attempt: sl.attempt, Foreign: sl.foreign,
 		Origin: fmt.Sprintf("%s/%d@%d", topic, p, sl.offset),
 		Token:  token{slot: sl, attempt: sl.attempt, topic: topic, partition: p},
 	}

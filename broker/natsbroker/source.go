@@ -435,5 +435,5 @@ func (s *Source) decode(msg *nats.Msg, meta *nats.MsgMetadata) broker.Delivery {
 	m, err := s.codec.Decode(envelope.Record{
 		Topic: topic, Headers: hs, Payload: msg.Data, Time: meta.Timestamp.UTC(), Origin: "nats:" + origin,
 	})
-	return broker.Delivery{Message: m, Attempt: int(meta.NumDelivered), Origin: origin, Token: msg, Err: err}
+	return broker.Delivery{Message: m, Attempt: int(meta.NumDelivered), Origin: origin, Token: msg, Err: err, Foreign: s.codec.IsForeign(hs)}
 }

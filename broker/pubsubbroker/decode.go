@@ -55,5 +55,5 @@ func (s *Source) decode(m *pubsubpb.ReceivedMessage) broker.Delivery {
 	if err == nil {
 		err = broken
 	}
-	return broker.Delivery{Message: decoded, Attempt: int(m.GetDeliveryAttempt()), Origin: origin, Err: err}
+	return broker.Delivery{Message: decoded, Attempt: int(m.GetDeliveryAttempt()), Origin: origin, Err: err, Foreign: s.codec.IsForeign(r.Headers)}
 }

@@ -47,7 +47,7 @@ func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
 			m.ID = d.MessageId
 		}
 	}
-	return broker.Delivery{Message: m, Attempt: attemptOf(d), Origin: origin, Token: d.DeliveryTag, Err: err}
+	return broker.Delivery{Message: m, Attempt: attemptOf(d), Origin: origin, Token: d.DeliveryTag, Err: err, Foreign: codec.IsForeign(hs)}
 }
 
 // derived returns the message id of a record without an id header.

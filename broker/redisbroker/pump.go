@@ -399,7 +399,7 @@ func (s *Source) decode(st *stream, id string, fields []any, attempt int) broker
 	origin := st.name + "@" + id
 	topic := strings.TrimPrefix(st.name, s.opts.Prefix)
 	m, err := s.codec.Decode(envelope.Record{Topic: topic, Headers: hs, Payload: payload, Time: timeOf(id), Origin: "redis:" + origin})
-	return broker.Delivery{Message: m, Attempt: attempt, Origin: origin, Token: place{st, id}, Err: err}
+	return broker.Delivery{Message: m, Attempt: attempt, Origin: origin, Token: place{st, id}, Err: err, Foreign: s.codec.IsForeign(hs)}
 }
 
 // place is the position of an entry.

@@ -173,6 +173,8 @@ func TestSchemaModes(t *testing.T) {
 		for i, subject := range []string{"grows", "breaks"} {
 			if got := cli(t, nil, "", "schema", "check", subject, "--schemas", dir, "--mode", mode); got.code != want[i] {
 				t.Errorf("%s %s: code %d, want %d: %s%s", mode, subject, got.code, want[i], got.out, got.err)
+			} else if row := strings.Fields(got.out); mode == "NONE" && !strings.HasSuffix(strings.Join(row, " "), "not compared -") {
+				t.Errorf("%s %s has another verdict beside the first: %s", mode, subject, got.out)
 			}
 		}
 	}

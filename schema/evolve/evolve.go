@@ -101,7 +101,7 @@ type Result struct {
 	Against     []int32      `json:"against"` // the earlier versions that it was compared with
 	Comparisons []Comparison `json:"comparisons"`
 	// Deploy is which programs must be deployed first, by the version before; "" for
-	// the first version.
+	// the first version and under NONE.
 	Deploy Order `json:"deploy,omitempty"`
 }
 
@@ -121,10 +121,10 @@ func Check(languages []Language, mode Mode, earlier []Version, v *Version) (Resu
 	if err != nil {
 		return r, err
 	}
-	r.Deploy = order(back, forth)
-	if mode == None {
+	if mode == None { // both schemas were read
 		return r, nil
 	}
+	r.Deploy = order(back, forth)
 	r.broken(mode, back, forth)
 	r.Against = append(r.Against, last.Version)
 	if !mode.transitive() {

@@ -240,3 +240,13 @@ func TestDeepMessagesCostLittle(t *testing.T) {
 		t.Errorf("%d MiB were allocated for %d bytes", mib, len(text))
 	}
 }
+
+// An error does not quote the page of a proxy.
+func TestAPageIsNotQuoted(t *testing.T) {
+	for _, status := range []int{400, 404, 502} {
+		err := open(t, answering(t, status, "<html><body>Bad Gateway</body></html>"), nil).Resolve(t.Context(), envelope.Schema{Subject: "a", Version: 1})
+		if err == nil || strings.Contains(err.Error(), "<") || !strings.Contains(err.Error(), strconv.Itoa(status)) {
+			t.Errorf("HTTP %d: %v", status, err)
+		}
+	}
+}

@@ -83,6 +83,9 @@ func (c *Client) wrong(what string, err error) *Error {
 		return e
 	}
 	status := answer.StatusCode
+	if answer.ErrorCode == 0 { // not in a registry's form, such as the page of a proxy
+		e.Err = nil
+	}
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		e.Code, e.Reason = CodeDenied, fmt.Sprintf("access denied (HTTP %d): correct the user, its password or its permission to read the subject", status)

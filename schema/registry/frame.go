@@ -17,7 +17,7 @@ const (
 	maxSchema = 1 << 20
 )
 
-var errIndex = errors.New("the index of a Protobuf message is cut off or too long")
+var errIndex = errors.New("the index of a Protobuf message is cut off, too long or not in its shortest spelling")
 
 // FrameID returns the id of the schema that a payload in Confluent's format begins with,
 // and the rest of it. A payload without a frame returns false.
@@ -31,8 +31,10 @@ func FrameID(payload []byte) (id uint32, rest []byte, ok bool) {
 // MessageIndex returns the index of a Protobuf message, which stands behind the id: the
 // numbers of the message and of those around it, each among its siblings. Both
 // spellings of the first message, a single 0 and the list of one 0, are read.
+// Numbers spelled longer than needed are refused: a frame then has at most the size that
+// package envelope accepts.
 func MessageIndex(b []byte) (index []int, rest []byte, err error) {
-	n, size := binary.Varint(b)
+	n, size := varint(b)
 	if size <= 0 || n < 0 || n > maxDepth {
 		return nil, b, errIndex
 	}
@@ -41,13 +43,22 @@ func MessageIndex(b []byte) (index []int, rest []byte, err error) {
 	}
 	rest = b[size:]
 	for range n {
-		at, size := binary.Varint(rest)
+		at, size := varint(rest)
 		if size <= 0 || at < 0 || at > maxSchema {
 			return nil, b, errIndex
 		}
 		index, rest = append(index, int(at)), rest[size:]
 	}
 	return index, rest, nil
+}
+
+// varint reads a number in its shortest spelling; size 0: there is none.
+func varint(b []byte) (n int64, size int) {
+	n, size = binary.Varint(b)
+	if size > 1 && b[size-1] == 0 { // the last byte adds nothing
+		return 0, 0
+	}
+	return n, size
 }
 
 // appendIndex is the inverse of MessageIndex, in the shorter spelling.

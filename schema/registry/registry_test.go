@@ -175,6 +175,7 @@ func TestFramedByTheWriter(t *testing.T) {
 	for payload, want := range map[string]string{
 		"\x00\x00\x00\x00\x01xy": "xy", "\x00\x00\x00\x00\x02\x00xy": "xy", "\x00\x00\x00\x00\x02\x04\x02\x00xy": "xy",
 		"\x00\x00\x00\x00\x09xy": registry.CodeUnknown, "{}": registry.CodeFrame, "\x00\x00\x00\x00\x02\x08": registry.CodeFrame,
+		"\x00\x00\x00\x00\x02\x80\x00xy": registry.CodeFrame, "\x00\x00\x00\x00\x02\x04\x82\x80\x80\x00\x00xy": registry.CodeFrame,
 	} {
 		to := &wire{router: router, sent: map[string][]byte{}}
 		m := message("a", "", "x", 0)

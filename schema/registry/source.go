@@ -16,7 +16,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/sr"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/envelope"
 )
@@ -116,7 +115,7 @@ func (s *Source) giveBack(ctx context.Context, all []broker.Delivery) error {
 // unframe reads the frame of one message, and waits for the registry. Its error is that of ctx.
 func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.Delivery) error {
 	m := &d.Message
-	if d.Err != nil || !foreign(m) {
+	if d.Err != nil || !d.Foreign {
 		return nil //nolint:nilerr // the delivery has its error
 	}
 	key, payload := "", m.Payload
@@ -169,10 +168,6 @@ func (s *Source) unframe(ctx context.Context, d *broker.Delivery, all []broker.D
 	}
 	return nil
 }
-
-// foreign reports whether another writer made the message: its source derived the id, a
-// UUID of version 8.
-func foreign(m *postrider.Message) bool { return len(m.ID) == 36 && m.ID[14] == '8' }
 
 // ask returns the schema of an id or a GUID. It waits while the registry does not answer.
 func (s *Source) ask(ctx context.Context, guid string, id int, all []broker.Delivery) (*written, error) {

@@ -48,7 +48,7 @@ func (s *inbound) Extend(context.Context, []broker.Delivery) error {
 // record is a message of another writer, as an adapter decodes it.
 func record(topic, payload string, headers ...envelope.Header) broker.Delivery {
 	m, err := envelope.Codec{}.Decode(envelope.Record{Topic: topic, Payload: []byte(payload), Headers: headers, Origin: topic + "/0@1"})
-	return broker.Delivery{Message: m, Err: err}
+	return broker.Delivery{Message: m, Err: err, Foreign: envelope.Codec{}.IsForeign(headers)}
 }
 
 // switched is a registry that can be turned off.
@@ -90,6 +90,12 @@ func TestSource(t *testing.T) {
 		}
 	}
 	own := record("orders", "\x00\x00\x00\x00\x07ours", envelope.Header{Name: envelope.ID, Value: []byte("01890a5d-ac96-774b-bcce-b302099a8057")})
+	headed := func(name, value string) broker.Delivery {
+		return record("orders", "\x00\x00\x00\x00\x07xy", envelope.Header{Name: name, Value: []byte(value)})
+	}
+	event := func(id string, more ...envelope.Header) broker.Delivery {
+		return record("orders", "\x00\x00\x00\x00\x07xy", append(more, envelope.Header{Name: "ce_specversion", Value: []byte("1.0")}, envelope.Header{Name: "ce_id", Value: []byte(id)})...)
+	}
 	in := &inbound{}
 	s := open(t, fake.URL(), nil).Source(in, nil)
 	for name, tc := range map[string]struct {
@@ -104,6 +110,11 @@ func TestSource(t *testing.T) {
 		"json":              {record("json", "\x00\x00\x00\x01\x02{}"), "json-value 1 {}"},
 		"unknown":           {record("orders", "\x00\x00\x00\x00\x63xy"), registry.CodeUnknown},
 		"several subjects":  {record("orders", "\x00\x00\x00\x00\x0bxy"), registry.CodeUnknown},
+		"another's UUID":    {event("0b9e2d3c-95ab-4f0e-9c2f-5d7f0a1b2c3d"), "shop.Placed 2 xy"},
+		"another's id":      {event("17"), "shop.Placed 2 xy"},
+		"our event":         {event("0b9e2d3c-95ab-4f0e-9c2f-5d7f0a1b2c3d", envelope.Header{Name: envelope.FrameSize, Value: []byte("0")}), " 0 \x00\x00\x00\x00\x07xy"},
+		"ours with v8":      {headed(envelope.ID, "01890a5d-ac96-8000-8000-000000000001"), " 0 \x00\x00\x00\x00\x07xy"},
+		"an overlong index": {record("shop", "\x00\x00\x00\x00\x09\x80\x00xy"), registry.CodeFrame},
 		"ours":              {own, " 0 \x00\x00\x00\x00\x07ours"},
 		"unframed":          {record("orders", "{}"), " 0 {}"},
 	} {
