@@ -52,7 +52,7 @@ func MessageIndex(b []byte) (index []int, rest []byte, err error) {
 	return index, rest, nil
 }
 
-// varint reads a number in its shortest spelling; size 0: there is none.
+// varint reads a number in its shortest spelling; size 0 means that b has none.
 func varint(b []byte) (n int64, size int) {
 	n, size = binary.Varint(b)
 	if size > 1 && b[size-1] == 0 { // the last byte adds nothing
