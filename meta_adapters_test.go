@@ -3,10 +3,13 @@ package postrider_test
 import (
 	"go/ast"
 	"go/types"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -91,4 +94,90 @@ func signatures(t *testing.T) map[string]map[string]string {
 		}
 	}
 	return shapes
+}
+
+// sharedOptions are the options that adapters have in common: one name for one thing. Each
+// has its type.
+func sharedOptions() map[string]string {
+	return map[string]string{
+		"Account":         "string",           // of the cloud that owns topics and queues
+		"Connections":     "int",              // over which the calls are spread
+		"Durable":         "Durability",       // least durability of what is written or read
+		"Foreign":         "envelope.Foreign", // records of other writers
+		"Group":           "string",           // of consumers that share the messages
+		"MaxHeld":         "int",              // unsettled messages that a source holds
+		"MaxHeldBytes":    "int",              // the same in bytes
+		"MaxMessageBytes": "int",              // largest message
+		"NoDedup":         "bool",             // no deduplication at the broker
+		"Partitions":      "int",              // streams of a topic
+		"Prefix":          "string",           // put before every topic
+		"Project":         "string",           // of the cloud
+		"Queue":           "string",           // topic and group in one
+		"Route":           "envelope.Router",  // rules of destination and format
+		"Standard":        "bool",             // queues and topics without order
+		"Timeout":         "time.Duration",    // of one answer of the broker
+		"Topics":          "[]string",         // to receive from
+		"Window":          "int",              // requests or messages without an answer, of all calls together
+	}
+}
+
+// ownOptions are those that one adapter alone has, because its broker alone has the thing.
+func ownOptions() map[string]string {
+	return map[string]string{
+		"awsbroker":    "Visibility Wait",
+		"httpbroker":   "MaxLateBytes Patience ReadTimeout Secrets Tolerance Topic Unsigned",
+		"kafkabroker":  "TransactionalID",
+		"natsbroker":   "AckWait Stream Subjects",
+		"pubsubbroker": "Deadline Subscription",
+		"rabbitbroker": "CloudEventsPrefix Consumer Exchange RoutingKey Unchecked",
+		"redisbroker":  "Delete Lease Logger NoCreate Replicas Synced Trim",
+	}
+}
+
+// TestOptionsHaveOneName: who changes the broker finds the option under the same name. A
+// new option has a name of sharedOptions, or is a thing of its broker alone.
+func TestOptionsHaveOneName(t *testing.T) {
+	shared, own := sharedOptions(), ownOptions()
+	used := map[string]bool{}
+	for _, s := range goFiles(t) {
+		dir, name := path.Split(path.Dir(s.name))
+		if dir != "broker/" || own[name] == "" || s.isTest() {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || spec.Name.Name != "SinkOptions" && spec.Name.Name != "SourceOptions" {
+				return true
+			}
+			fields, ok := spec.Type.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			for _, f := range fields.Fields.List {
+				for _, id := range f.Names {
+					kind, common := shared[id.Name]
+					used[id.Name], used[name+"."+id.Name] = true, true
+					switch got := types.ExprString(f.Type); {
+					case common && got != kind:
+						t.Errorf("%s: %s.%s is %s, %s everywhere else", s.name, spec.Name.Name, id.Name, got, kind)
+					case !common && !slices.Contains(strings.Fields(own[name]), id.Name):
+						t.Errorf("%s: %s.%s: other adapters use %v: take one of them, or add it to ownOptions", s.name, spec.Name.Name, id.Name, slices.Sorted(maps.Keys(shared)))
+					}
+				}
+			}
+			return true
+		})
+	}
+	for name := range shared {
+		if !used[name] {
+			t.Errorf("no adapter has the option %s: remove it from sharedOptions", name)
+		}
+	}
+	for adapter, names := range own {
+		for name := range strings.FieldsSeq(names) {
+			if !used[adapter+"."+name] {
+				t.Errorf("%s has no option %s: remove it from ownOptions", adapter, name)
+			}
+		}
+	}
 }
