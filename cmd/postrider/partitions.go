@@ -11,7 +11,7 @@ import (
 
 func (a *app) partitionsCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "partitions", Short: "Print the partitions of the outbox, and tend them",
+		Use: "partitions", Short: "List and maintain the partitions of the outbox",
 		Long: "An outbox that `postrider migrate --partition` keeps in partitions by ranges of numbers\n" +
 			"loses settled rows by dropping tables. Relays and `postrider prune` tend the partitions;\n" +
 			"`postrider partitions tend` does it once, by hand.",
@@ -41,7 +41,7 @@ func (a *app) tendCommand() *cobra.Command {
 	var req ops.TendRequest
 	var noDrop bool
 	cmd := &cobra.Command{
-		Use: "tend", Short: "Make partitions ahead, move writers on, drop what is old and settled", Args: noArgs,
+		Use: "tend", Short: "Create partitions ahead, switch writers, drop old settled ones", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case req.OlderThan < 0 || req.Every < 0 || req.MaxBytes < 0:

@@ -141,7 +141,7 @@ func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane,
 		at, ok = uuidv7.Time(strings.ToLower(q.ID))
 	}
 	if !ok {
-		return 0, 0, fmt.Errorf("message %s of pipe %q: %w among parked records, and its id is no UUIDv7, which would hold a time to look near: name the time of its enqueue",
+		return 0, 0, fmt.Errorf("message %s of pipe %q: %w among parked records, and its id has no time, because it is not a UUIDv7: name the time of its enqueue",
 			q.ID, s.Pipe, store.ErrNotFound)
 	}
 	var low, high int64
