@@ -3,7 +3,6 @@ package postrider_test
 import (
 	"go/ast"
 	"go/types"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -100,48 +99,39 @@ func signatures(t *testing.T) map[string]map[string]string {
 // has its type.
 func sharedOptions() map[string]string {
 	return map[string]string{
-		"Account":         "string",           // of the cloud that owns topics and queues
 		"Connections":     "int",              // over which the calls are spread
-		"Durable":         "Durability",       // least durability of what is written or read
 		"Foreign":         "envelope.Foreign", // records of other writers
 		"Group":           "string",           // of consumers that share the messages
 		"MaxHeld":         "int",              // unsettled messages that a source holds
 		"MaxHeldBytes":    "int",              // the same in bytes
 		"MaxMessageBytes": "int",              // largest message
 		"NoDedup":         "bool",             // no deduplication at the broker
-		"Partitions":      "int",              // streams of a topic
 		"Prefix":          "string",           // put before every topic
-		"Project":         "string",           // of the cloud
 		"Queue":           "string",           // topic and group in one
 		"Route":           "envelope.Router",  // rules of destination and format
-		"Standard":        "bool",             // queues and topics without order
 		"Timeout":         "time.Duration",    // of one answer of the broker
 		"Topics":          "[]string",         // to receive from
 		"Window":          "int",              // requests or messages without an answer, of all calls together
 	}
 }
 
-// ownOptions are those that one adapter alone has, because its broker alone has the thing.
-func ownOptions() map[string]string {
+// otherNames are names of other clients for what sharedOptions names.
+func otherNames() map[string]string {
 	return map[string]string{
-		"awsbroker":    "Visibility Wait",
-		"httpbroker":   "MaxLateBytes Patience ReadTimeout Secrets Tolerance Topic Unsigned",
-		"kafkabroker":  "TransactionalID",
-		"natsbroker":   "AckWait Stream Subjects",
-		"pubsubbroker": "Deadline Subscription",
-		"rabbitbroker": "CloudEventsPrefix Consumer Exchange RoutingKey Unchecked",
-		"redisbroker":  "Delete Lease Logger NoCreate Replicas Synced Trim",
+		"Concurrency": "Window", "InFlight": "Window", "MaxInFlight": "Window", "Parallel": "Window",
+		"MaxWaiting": "MaxHeld", "Prefetch": "MaxHeld", "MaxBytes": "MaxMessageBytes", "MaxSize": "MaxMessageBytes",
+		"Namespace": "Prefix", "TopicPrefix": "Prefix", "Router": "Route", "Routes": "Route", "Log": "Logger", "ConsumerGroup": "Group",
 	}
 }
 
-// TestOptionsHaveOneName: who changes the broker finds the option under the same name. A
-// new option has a name of sharedOptions, or is a thing of its broker alone.
+// TestOptionsHaveOneName: an application that changes its broker finds an option under the
+// same name. What two adapters have is in sharedOptions; one broker's own thing is not.
 func TestOptionsHaveOneName(t *testing.T) {
-	shared, own := sharedOptions(), ownOptions()
-	used := map[string]bool{}
+	shared, others := sharedOptions(), otherNames()
+	users := map[string][]string{}
 	for _, s := range goFiles(t) {
 		dir, name := path.Split(path.Dir(s.name))
-		if dir != "broker/" || own[name] == "" || s.isTest() {
+		if dir != "broker/" || !strings.HasSuffix(name, "broker") || name == "membroker" || s.isTest() {
 			continue
 		}
 		ast.Inspect(s.ast, func(n ast.Node) bool {
@@ -149,35 +139,30 @@ func TestOptionsHaveOneName(t *testing.T) {
 			if !ok || spec.Name.Name != "SinkOptions" && spec.Name.Name != "SourceOptions" {
 				return true
 			}
-			fields, ok := spec.Type.(*ast.StructType)
-			if !ok {
-				return true
-			}
-			for _, f := range fields.Fields.List {
+			for _, f := range spec.Type.(*ast.StructType).Fields.List {
 				for _, id := range f.Names {
-					kind, common := shared[id.Name]
-					used[id.Name], used[name+"."+id.Name] = true, true
-					switch got := types.ExprString(f.Type); {
-					case common && got != kind:
-						t.Errorf("%s: %s.%s is %s, %s everywhere else", s.name, spec.Name.Name, id.Name, got, kind)
-					case !common && !slices.Contains(strings.Fields(own[name]), id.Name):
-						t.Errorf("%s: %s.%s: other adapters use %v: take one of them, or add it to ownOptions", s.name, spec.Name.Name, id.Name, slices.Sorted(maps.Keys(shared)))
+					if !slices.Contains(users[id.Name], name) {
+						users[id.Name] = append(users[id.Name], name)
+					}
+					if want, got := shared[id.Name], types.ExprString(f.Type); want != "" && got != want {
+						t.Errorf("%s: %s.%s is %s, %s everywhere else", s.name, spec.Name.Name, id.Name, got, want)
+					}
+					if want := others[id.Name]; want != "" {
+						t.Errorf("%s: %s.%s: other adapters call it %s", s.name, spec.Name.Name, id.Name, want)
 					}
 				}
 			}
 			return true
 		})
 	}
-	for name := range shared {
-		if !used[name] {
-			t.Errorf("no adapter has the option %s: remove it from sharedOptions", name)
+	for name, of := range users {
+		if len(of) > 1 && shared[name] == "" {
+			t.Errorf("%v have the option %s: add it to sharedOptions, or give them two names", of, name)
 		}
 	}
-	for adapter, names := range own {
-		for name := range strings.FieldsSeq(names) {
-			if !used[adapter+"."+name] {
-				t.Errorf("%s has no option %s: remove it from ownOptions", adapter, name)
-			}
+	for name := range shared {
+		if len(users[name]) < 2 {
+			t.Errorf("%d adapters have the option %s: remove it from sharedOptions", len(users[name]), name)
 		}
 	}
 }
