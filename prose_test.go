@@ -56,7 +56,7 @@ func inStrings() []habit {
 	return habitsOf([][3]string{
 		{`\bstands?\b`, "it stands in the journal", "is"},
 		{`\b(says?|tells?)\b`, "the file says so", "has, reports, names"},
-		{`\b(it|this|that|which|what|id|\w+s|%[qs]) is no [a-zA-Z]`, "it is no number", "is not a, must be a"},
+		{`\b(it|this|that|which|what|id|body|topic|text|value|name|key|file|\w+s|%[qs]) is no [a-zA-Z]`, "it is no number", "is not a, must be a"},
 		{`(?i)\b(somebody|whoever)\b`, "somebody else tends it", "name the process or the person"},
 		{`\bis there (more|twice|\d|%d)`, "prefix is there 2 times", "is given"},
 		{`^(Asks|Takes|Shows|Prints|Lists|Makes|Says|Looks|Removes|Sends|Reads|Writes|Tells|Puts|Gives) `, "Asks the database", "an imperative verb"},

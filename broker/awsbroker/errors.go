@@ -28,8 +28,8 @@ const (
 	codeKMS         = "KMS"           // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
 	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
 	codeTooLarge    = "TOO_LARGE"     // the message is above the limit of queue or topic: claim large payloads
-	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue, or an ARN of another region or type: use a route with a valid one, or another URL
-	codeTopicName   = "TOPIC_NAME"    // the topic is no name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeQueueName   = "QUEUE_NAME"    // the topic is not a valid queue name, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeTopicName   = "TOPIC_NAME"    // the topic is not a valid name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
 	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue or topic needs one
 )
 

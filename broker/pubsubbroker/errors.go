@@ -23,7 +23,7 @@ const (
 	codeThrottled   = "THROTTLED"        // the project's quota is used up: wait, or raise it
 	codeRefused     = "INVALID_ARGUMENT" // the service refuses the message or its attributes: correct what writes it
 	codeTooLarge    = "TOO_LARGE"        // the message is above 10 MB: claim large payloads
-	codeTopicName   = "TOPIC_NAME"       // the topic is no name of a topic: use a route with a valid one
+	codeTopicName   = "TOPIC_NAME"       // the topic is not a valid name: use a route with a valid one
 	codeAttributes  = "ATTRIBUTES"       // the headers need more than 100 attributes: send fewer
 )
 

@@ -157,5 +157,5 @@ func (a *app) moveMark(cmd *cobra.Command, f *guardFlags, version int64) error {
 
 // noTables says what to do when the inbox's tables are missing.
 func noTables(err error) error {
-	return fmt.Errorf("%w; if the inbox's tables are not there, `postrider migrate inbox` makes them", err)
+	return fmt.Errorf("%w; if the inbox's tables are missing, create them with `postrider migrate inbox`", err)
 }
