@@ -61,7 +61,7 @@ func (w *Wire) frame(m *postrider.Message, r *Route) error {
 	return nil
 }
 
-var errFrame = errors.New("must be the size of the registry's frame at the start of the payload")
+var errFrame = errors.New("must be the size of a schema registry's frame, with which the payload begins")
 
 // unframe removes the frame from a payload.
 func unframe(m *postrider.Message, size []byte) error {
