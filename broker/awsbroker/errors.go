@@ -36,6 +36,7 @@ const (
 var (
 	errClosed   = errors.New("awsbroker: the sink is closed")
 	errNoID     = errors.New("a message for a FIFO queue or topic needs an id")
+	errChecksum = errors.New("the service's checksum is not that of the message's body")
 	errNoAnswer = errors.New("the service's answer does not name the entry")
 )
 
@@ -48,6 +49,7 @@ type subject struct {
 	region     string
 	action     string // of IAM
 	sending    bool   // the request may have stored messages
+	signed     aws.CredentialsProvider
 }
 
 func (s *subject) denied(err error) error {
@@ -109,6 +111,7 @@ func answered(err error, about *subject) error {
 	case "InvalidClientTokenId", "InvalidAccessKeyId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"ExpiredToken", "ExpiredTokenException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "IncompleteSignature",
 		"InvalidSecurity", "RequestExpired", "OptInRequired":
+		renew(about.signed)
 		return broker.Outage(fmt.Errorf("credentials rejected: %w; check access key, role, session token and the machine's clock", err), codeCredentials, "")
 	default:
 		if e := busy(err, code, about, after); e != nil {

@@ -361,8 +361,9 @@ func (b *batch) answered(id *string, err error) {
 }
 
 func (b *batch) piece(id *string) *piece {
-	n, err := strconv.Atoi(aws.ToString(id))
-	if err != nil || n < 0 || n >= len(b.pieces) {
+	text := aws.ToString(id)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n >= len(b.pieces) || text != strconv.Itoa(n) { // such as 01: the request had no such id
 		return nil
 	}
 	return &b.pieces[n]

@@ -26,6 +26,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/pubsubbroker"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/faultproxy"
 )
 
 // answers is a reactor that answers a method's requests with errors.
@@ -436,6 +437,53 @@ func TestTokens(t *testing.T) {
 	}
 	if n := len(a.publishes()); n != 0 {
 		t.Errorf("%d requests without a token", n)
+	}
+}
+
+// TestRejectedToken: after a request whose credentials were rejected the next one has a
+// client of its own, which looks for credentials again.
+func TestRejectedToken(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*pubsubbroker.Sink, *pubsubbroker.Source) error{
+		"Publish": func(sink *pubsubbroker.Sink, _ *pubsubbroker.Source) error {
+			return errors.Join(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})...)
+		},
+		"GetTopic": func(sink *pubsubbroker.Sink, _ *pubsubbroker.Source) error { return sink.Ping(t.Context()) },
+		"Pull": func(_ *pubsubbroker.Sink, from *pubsubbroker.Source) error {
+			_, err := from.Receive(t.Context(), 1)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			expired := true
+			s, _ := reacting(t, name, func(any) error {
+				if expired {
+					expired = false
+					return status.Error(codes.Unauthenticated, "token expired")
+				}
+				return nil
+			})
+			must(t, s.create(t.Context(), "orders"))
+			must(t, s.subscribe(t.Context(), "orders", "shipping"))
+			proxy, err := faultproxy.New(s.addr)
+			must(t, err)
+			t.Cleanup(func() { proxy.Close() })
+			sink := open(t, proxy.Addr(), &pubsubbroker.SinkOptions{Timeout: 20 * time.Second})
+			from, err := pubsubbroker.OpenSource("pubsub://"+project+"?emulator="+proxy.Addr(), &pubsubbroker.SourceOptions{Subscription: "shipping", Timeout: 20 * time.Second})
+			must(t, err)
+			t.Cleanup(from.Close)
+			if err := ask(sink, from); err == nil || !strings.Contains(err.Error(), "token expired") {
+				t.Fatalf("the first request: %v", err)
+			}
+			if errs := open(t, s.addr, nil).Deliver(t.Context(), broker.Batch{Messages: messages("b")}); errs != nil {
+				t.Fatal(errs)
+			}
+			proxy.Strand() // a request on the connection before gets no answer
+			if err := ask(sink, from); err != nil {
+				t.Errorf("the next request: %v", err)
+			}
+		})
 	}
 }
 

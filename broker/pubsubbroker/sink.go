@@ -307,7 +307,7 @@ func (s *Sink) publish(ctx context.Context, r *request) error {
 	out, err := client.Publish(call, &pubsubpb.PublishRequest{Topic: s.topic(r.topic), Messages: r.msgs}, once())
 	if err != nil {
 		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: r.topic, permission: "pubsub.topics.publish", sending: true})
-		if errors.Is(call.Err(), context.DeadlineExceeded) { // the connection may be half-open
+		if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) { // the connection may be half-open
 			s.line.doubt(client, s.opts.Timeout)
 		}
 		return err

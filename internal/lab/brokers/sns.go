@@ -13,9 +13,11 @@ import (
 
 // SNS describes FIFO topics of a moto server at an address, host:port: what a queue behind
 // each topic gets. client is of the same server. The server numbers messages at random:
-// Read has them in the order in which the queue gave them out.
+// Read has them in the order in which the queue gave them out. Count takes what it counts:
+// the server looks at all messages of a queue for each that it adds, and answers one
+// request at a time. So it drops repetitions only while the first copy is there.
 func SNS(client *sqs.Client, addr, account string) *Broker {
-	q := &simpleQueue{client: client, taken: make(map[string][]stored), unnumbered: true}
+	q := &emptied{simpleQueue: simpleQueue{client: client, taken: make(map[string][]stored)}, seen: make(map[string]bool)}
 	n := &notifications{root: "http://" + addr + "/", account: account}
 	return &Broker{
 		Name: "sns", Count: q.count, Read: q.read, Lease: hidden, Close: func() {},
@@ -26,6 +28,37 @@ func SNS(client *sqs.Client, addr, account string) *Broker {
 			return n.make(ctx, t.Name+".fifo")
 		},
 	}
+}
+
+// emptied is a queue that is kept empty.
+type emptied struct {
+	simpleQueue
+	seen map[string]bool // message ids: one whose deletion was lost is received again
+}
+
+// count takes what the queue has for now, and returns how much it has ever given.
+func (q *emptied) count(ctx context.Context, topic string) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	url, err := q.url(ctx, topic)
+	for more := true; more && err == nil; {
+		before := len(q.seen)
+		err = q.some(ctx, url, batch, q.seen, func(s stored) { q.taken[topic] = append(q.taken[topic], s) })
+		more = len(q.seen) > before
+	}
+	return len(q.taken[topic]), err
+}
+
+func (q *emptied) read(ctx context.Context, topic string, each func(Record)) error {
+	if _, err := q.count(ctx, topic); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range q.taken[topic] {
+		each(s.Record)
+	}
+	return nil
 }
 
 // notifications speaks the query protocol of SNS.
