@@ -450,7 +450,9 @@ func TestRejectedToken(t *testing.T) {
 		},
 		"GetTopic": func(sink *pubsubbroker.Sink, _ *pubsubbroker.Source) error { return sink.Ping(t.Context()) },
 		"Pull": func(_ *pubsubbroker.Sink, from *pubsubbroker.Source) error {
-			_, err := from.Receive(t.Context(), 1)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a pull without an answer ends after 80 s
+			defer cancel()
+			_, err := from.Receive(ctx, 1)
 			return err
 		},
 	} {
