@@ -1,7 +1,9 @@
 package awsbroker_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -217,5 +219,43 @@ func TestRevokedSession(t *testing.T) {
 	}
 	if err := from.Extend(t.Context(), []broker.Delivery{d}); err == nil || strings.Contains(err.Error(), "ExpiredToken") {
 		t.Errorf("with a new session: %v", err) // this service answers no extension
+	}
+}
+
+// TestLateRequests: a call that gets no room for a request in the first half of its time
+// begins none in the second. What it did not send counts as not tried.
+func TestLateRequests(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s := fakeService(t, func(c call) reply {
+		if c.action == "SendMessageBatch" && c.n == 1 {
+			close(asked)
+			<-answer
+		}
+		return reply{}
+	})
+	sink := open(t, s.url()+"&window=1", nil)
+	first := make(chan []error, 1)
+	go func() {
+		first <- sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})
+	}()
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	errs := sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{message(2, "b", "b1"), message(3, "b", "b2"), message(4, "", "c")}})
+	if ctx.Err() != nil {
+		t.Error("the call used all of its time")
+	}
+	for i, err := range errs {
+		if !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	close(answer)
+	if errs := <-first; errs != nil {
+		t.Error(errs)
+	}
+	if sent := s.sent(); len(sent) != 1 {
+		t.Errorf("sent %v", sent)
 	}
 }

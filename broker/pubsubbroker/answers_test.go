@@ -440,6 +440,43 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestLateRequests: a call that gets no room for a request in the first half of its time
+// begins none in the second. What it did not send counts as not tried.
+func TestLateRequests(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s, a := reacting(t, "Publish", func(any) error {
+		close(asked)
+		<-answer
+		return nil
+	})
+	must(t, s.create(t.Context(), "orders"))
+	sink, err := pubsubbroker.Open("pubsub://"+project+"?window=1&emulator="+s.addr, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	first := make(chan []error, 1)
+	go func() { first <- sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")}) }()
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	errs := sink.Deliver(ctx, broker.Batch{Messages: messages("bbc-")})
+	if ctx.Err() != nil {
+		t.Error("the call used all of its time")
+	}
+	for i, err := range errs {
+		if !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	close(answer)
+	if errs := <-first; errs != nil {
+		t.Error(errs)
+	}
+	if all := a.publishes(); len(all) != 1 {
+		t.Errorf("published %v", all)
+	}
+}
+
 // TestRejectedToken: after a request whose credentials were rejected the next one has a
 // client of its own, which looks for credentials again.
 func TestRejectedToken(t *testing.T) {
