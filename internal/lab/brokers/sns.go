@@ -36,22 +36,28 @@ type emptied struct {
 	seen map[string]bool // message ids: one whose deletion was lost is received again
 }
 
-// count takes what the queue has for now, and returns how much it has ever given.
+// count takes a page of what the queue has, and returns how much it has ever given: a
+// caller that waits for more counts again.
 func (q *emptied) count(ctx context.Context, topic string) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	url, err := q.url(ctx, topic)
-	for more := true; more && err == nil; {
-		before := len(q.seen)
+	if err == nil {
 		err = q.some(ctx, url, batch, q.seen, func(s stored) { q.taken[topic] = append(q.taken[topic], s) })
-		more = len(q.seen) > before
 	}
 	return len(q.taken[topic]), err
 }
 
 func (q *emptied) read(ctx context.Context, topic string, each func(Record)) error {
-	if _, err := q.count(ctx, topic); err != nil {
-		return err
+	for before := -1; ; {
+		n, err := q.count(ctx, topic)
+		if err != nil {
+			return err
+		}
+		if n == before {
+			break
+		}
+		before = n
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
