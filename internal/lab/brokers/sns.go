@@ -17,7 +17,7 @@ import (
 // the server looks at all messages of a queue for each that it adds, and answers one
 // request at a time. So it drops repetitions only while the first copy is there.
 func SNS(client *sqs.Client, addr, account string) *Broker {
-	q := &emptied{simpleQueue: simpleQueue{client: client, taken: make(map[string][]stored)}, seen: make(map[string]bool)}
+	q := &emptied{simpleQueue: simpleQueue{client: client, unnumbered: true, taken: make(map[string][]stored)}, seen: make(map[string]bool)}
 	n := &notifications{root: "http://" + addr + "/", account: account}
 	return &Broker{
 		Name: "sns", Count: q.count, Read: q.read, Lease: hidden, Close: func() {},

@@ -37,8 +37,9 @@ func SQS(client *sqs.Client) *Broker {
 
 // simpleQueue keeps the messages that it has taken: a queue delivers each once.
 type simpleQueue struct {
-	client *sqs.Client
-	wait   int32 // seconds of a poll
+	client     *sqs.Client
+	wait       int32 // seconds of a poll
+	unnumbered bool  // sequence numbers do not grow, and are larger than 64 bits
 
 	mu    sync.Mutex
 	taken map[string][]stored
@@ -177,9 +178,11 @@ func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map
 		if err != nil {
 			return fmt.Errorf("a message's SentTimestamp: %w", err)
 		}
-		sequence, err := strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64)
-		if err != nil {
-			return fmt.Errorf("a message's SequenceNumber: %w", err)
+		var sequence uint64
+		if !q.unnumbered {
+			if sequence, err = strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64); err != nil {
+				return fmt.Errorf("a message's SequenceNumber: %w", err)
+			}
 		}
 		if id := aws.ToString(m.MessageId); !seen[id] {
 			seen[id] = true
