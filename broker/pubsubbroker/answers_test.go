@@ -2,10 +2,18 @@ package pubsubbroker_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -437,6 +445,71 @@ func TestTokens(t *testing.T) {
 	}
 	if n := len(a.publishes()); n != 0 {
 		t.Errorf("%d requests without a token", n)
+	}
+}
+
+// TestEmulatorHost: without a parameter of the URL the service's variable names the
+// emulator, for sinks and for sources.
+func TestEmulatorHost(t *testing.T) {
+	s, a := reacting(t, "Publish", nil)
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	t.Setenv("PUBSUB_EMULATOR_HOST", s.addr)
+	sink, err := pubsubbroker.Open("pubsub://"+project, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")}); errs != nil || len(a.publishes()) != 1 {
+		t.Errorf("%v, %d requests", errs, len(a.publishes()))
+	}
+	from, err := pubsubbroker.OpenSource("pubsub://"+project, &pubsubbroker.SourceOptions{Subscription: "shipping"})
+	must(t, err)
+	t.Cleanup(from.Close)
+	if ds, err := from.Receive(t.Context(), 1); err != nil || len(ds) != 1 {
+		t.Errorf("received %v, %v", ds, err)
+	}
+}
+
+// TestEndpoint: a regional endpoint is dialed at its address, by TLS, with its name, although
+// the variable names an emulator.
+func TestEndpoint(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	account, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "relay@" + project + ".iam.gserviceaccount.com", "token_uri": "https://oauth2.googleapis.com/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "private_key_id": "1", "project_id": project,
+	})
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "account.json")
+	must(t, os.WriteFile(file, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+	t.Setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:1")
+	l, err := net.Listen("tcp", "localhost:0")
+	must(t, err)
+	names := make(chan string, 10)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = tls.Server(conn, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { //nolint:gosec // it accepts nobody
+				names <- hello.ServerName
+				return nil, errors.New("no certificate")
+			}}).HandshakeContext(t.Context())
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	sink, err := pubsubbroker.Open("pubsub://"+project+"?endpoint=localhost:"+port, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})[0])
+	if name := <-names; name != "localhost" || e.Class != broker.ClassOutage {
+		t.Errorf("dialed %q: class %v: %v", name, e.Class, e)
 	}
 }
 
