@@ -469,8 +469,8 @@ func TestEmulatorHost(t *testing.T) {
 	}
 }
 
-// TestEndpoint: a regional endpoint is dialed at its address, by TLS, with its name, although
-// the variable names an emulator.
+// TestEndpoint: a regional endpoint is dialed at its address, by TLS, with its name. It
+// conflicts with the variable that names an emulator.
 func TestEndpoint(t *testing.T) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	must(t, err)
@@ -485,6 +485,10 @@ func TestEndpoint(t *testing.T) {
 	must(t, os.WriteFile(file, account, 0o600))
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
 	t.Setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:1")
+	if _, err := pubsubbroker.Open("pubsub://"+project+"?endpoint=localhost:1", nil); err == nil || !strings.Contains(err.Error(), "unset the variable") {
+		t.Errorf("an endpoint beside an emulator: %v", err)
+	}
+	t.Setenv("PUBSUB_EMULATOR_HOST", "")
 	l, err := net.Listen("tcp", "localhost:0")
 	must(t, err)
 	names := make(chan string, 10)
