@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
@@ -36,14 +37,16 @@ type emptied struct {
 	seen map[string]bool // message ids: one whose deletion was lost is received again
 }
 
-// count takes a page of what the queue has, and returns how much it has ever given: a
-// caller that waits for more counts again.
+// count takes what the queue has, for two seconds at most, and returns how much it has
+// ever given: a caller that waits for more counts again.
 func (q *emptied) count(ctx context.Context, topic string) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	url, err := q.url(ctx, topic)
-	if err == nil {
+	for begun, more := time.Now(), true; more && err == nil && time.Since(begun) < 2*time.Second; {
+		before := len(q.seen)
 		err = q.some(ctx, url, batch, q.seen, func(s stored) { q.taken[topic] = append(q.taken[topic], s) })
+		more = len(q.seen) > before
 	}
 	return len(q.taken[topic]), err
 }
