@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -78,11 +79,33 @@ func refusal(err error, about subject) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", dial), "", "")
 	case about.sending:
-		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", about.name)
+		return broker.Unknown(fmt.Errorf("no answer: %w", bare(err)), "", about.name)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return broker.Unknown(err, "", about.name)
+		return broker.Unknown(bare(err), "", about.name)
 	}
-	return broker.Outage(err, "", "")
+	if errors.As(err, new(*url.Error)) {
+		return broker.Outage(fmt.Errorf("no answer: %w", bare(err)), "", "")
+	}
+	return broker.Outage(bare(err), "", "")
+}
+
+// bare is an error without the SDK's layers around it, which tell nothing.
+func bare(err error) error {
+	var (
+		sent *url.Error
+		op   *smithy.OperationError
+	)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return context.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	case errors.As(err, &sent):
+		return sent.Err
+	case errors.As(err, &op):
+		return op.Err
+	}
+	return err
 }
 
 // answered classifies what the service itself has answered; nil: it has not. Only an
