@@ -89,6 +89,9 @@ func (c *Counts) join(r Request) (*one, error) {
 		c.all = map[string]*one{}
 	}
 	o := c.all[r.What]
+	if o != nil && !o.idle.Stop() && (!o.ended() || o.err != nil) {
+		o = nil // nobody asked for it any more, so it was cancelled: it has no result for this page
+	}
 	if o == nil {
 		ready := make(chan context.CancelFunc, 1)
 		o = &one{began: time.Now(), wide: r.Wide, done: make(chan struct{})}
