@@ -21,10 +21,10 @@ import (
 
 // config has the values of the flags.
 type config struct {
-	store, postgres       string
-	settled, dead, keys   int
-	times, messages, tabs int
-	rounds                int
+	store, program, postgres string
+	settled, dead, keys      int
+	times, messages, tabs    int
+	rounds                   int
 }
 
 func main() {
@@ -47,6 +47,7 @@ func run(ctx context.Context, args []string) error {
 	var c config
 	fs := flag.NewFlagSet("bench/console "+args[0], flag.ContinueOnError)
 	fs.StringVar(&c.store, "store", "", "URL of a filled outbox on PostgreSQL (default: a server of its own, filled first)")
+	fs.StringVar(&c.program, "program", "", "the binary whose console is timed (default: built from this tree)")
 	fs.StringVar(&c.postgres, "postgres", "18", "major version of the own server")
 	fs.IntVar(&c.settled, "settled", 20_000_000, "rows of the outbox, dead letters included")
 	fs.IntVar(&c.dead, "dead", 1_000_000, "dead letters")

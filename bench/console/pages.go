@@ -62,13 +62,15 @@ func runPages(ctx context.Context, c *config) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "postrider")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/postrider/postrider/cmd/postrider")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the binary: %w\n%s", err, out)
+	if c.program == "" {
+		c.program = filepath.Join(dir, "postrider")
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", c.program, "github.com/postrider/postrider/cmd/postrider")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the binary: %w\n%s", err, out)
+		}
 	}
-	relay := exec.CommandContext(ctx, program, "relay", "--store", c.store, "--broker", "stdout:", "--listen", "")
+	relay := exec.CommandContext(ctx, c.program, "relay", "--store", c.store, "--broker", "stdout:", "--listen", "")
 	relay.Dir = dir
 	if err := relay.Start(); err != nil {
 		return err
@@ -77,7 +79,7 @@ func runPages(ctx context.Context, c *config) (err error) {
 	if err := parkedOnce(ctx, pool); err != nil {
 		return err
 	}
-	console := exec.CommandContext(ctx, program, "console", "--store", c.store, "--listen", "127.0.0.1:0", "--role", "admin")
+	console := exec.CommandContext(ctx, c.program, "console", "--store", c.store, "--listen", "127.0.0.1:0", "--role", "admin")
 	console.Dir = dir
 	out, err := console.StdoutPipe()
 	if err != nil {
