@@ -61,7 +61,7 @@ func Command(p Program) *cobra.Command {
 	fs.StringVar(&f.topic, "topic", "", "topic of all messages (default: a column)")
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
 	fs.BoolVar(&f.drain, "drain", false, "leave pending rows to the old relay, and copy new ones only")
-	fs.BoolVar(&f.mirror, "mirror", false, "let `postrider adopt mirror` write back what was sent: a write of the table per message")
+	fs.BoolVar(&f.mirror, "mirror", false, "let the command adopt mirror write back what was sent: a write of the table per message")
 	fs.BoolVar(&f.takeInProgress, "take-in-progress", false, "copy rows too that a stopped relay has left in progress")
 	fs.BoolVar(&f.printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.BoolVar(&f.printMapping, "print-mapping", false, "print the mapping that was found as YAML, change nothing")
