@@ -15,7 +15,7 @@ func TestAPageAfterACancelledCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Counts
 		begun := 0
-		r := Request{What: "x", Wide: true, Begin: func(work func(context.Context)) bool {
+		r := Request{What: "x", Wide: true, Wait: time.Second, Begin: func(work func(context.Context)) bool {
 			go work(t.Context())
 			return true
 		}, Count: func(ctx context.Context) (ops.OrderPlan, error) {
