@@ -189,7 +189,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestLostAnswers: the error of a request without an answer, or with one that is none,
+// TestLostAnswers: the error of a request without an answer, or with an unreadable one,
 // names the reason, and nothing of the client's layers.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
