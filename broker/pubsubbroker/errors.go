@@ -105,6 +105,10 @@ func lacking(err error) error {
 	return broker.Outage(fmt.Errorf("no usable credentials: %w; set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account", err), codeCredentials, "")
 }
 
+// rejected reports that the service did not accept the credentials. A new client looks for
+// them again: a file may have been replaced, and a token withdrawn before its end.
+func rejected(err error) bool { return broker.Classify(err).Code == codeCredentials }
+
 // delay is the service's wish, if it has one.
 func delay(st *status.Status) time.Duration {
 	for _, detail := range st.Details() {
