@@ -2,20 +2,25 @@ package brokers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
 
 // SNS describes FIFO topics of a moto server at an address, host:port: what a queue behind
 // each topic gets. client is of the same server. The server numbers messages at random:
-// Read has them in the order in which the queue gave them out.
+// Read has them in the order in which the queue gave them out. Count takes what it counts:
+// the server looks at all messages of a queue for each that it adds, and answers one
+// request at a time. So it drops repetitions only while the first copy is there.
 func SNS(client *sqs.Client, addr, account string) *Broker {
-	q := &simpleQueue{client: client, taken: make(map[string][]stored), unnumbered: true}
+	q := &emptied{simpleQueue: simpleQueue{client: client, unnumbered: true, taken: make(map[string][]stored)}, seen: make(map[string]bool)}
 	n := &notifications{root: "http://" + addr + "/", account: account}
 	return &Broker{
 		Name: "sns", Count: q.count, Read: q.read, Lease: hidden, Close: func() {},
@@ -26,6 +31,59 @@ func SNS(client *sqs.Client, addr, account string) *Broker {
 			return n.make(ctx, t.Name+".fifo")
 		},
 	}
+}
+
+// emptied is a queue that is kept empty.
+type emptied struct {
+	simpleQueue
+	seen map[string]bool // message ids: one whose deletion was lost is received again
+}
+
+// readers take from a queue side by side: the server answers requests in turn, and two
+// of a publisher's bring more than one reader takes.
+const readers = 4
+
+// count takes what the queue has, for two seconds at most, and returns how much it has
+// ever given: a caller that waits for more counts again. The messages of a group are in
+// the hands of one reader until they are noted and deleted.
+func (q *emptied) count(ctx context.Context, topic string) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	url, err := q.url(ctx, topic)
+	if err != nil {
+		return len(q.taken[topic]), err
+	}
+	errs := make([]error, readers)
+	var wg sync.WaitGroup
+	for i := range readers {
+		wg.Go(func() {
+			n := 1
+			for begun := time.Now(); n > 0 && errs[i] == nil && time.Since(begun) < 2*time.Second; {
+				n, errs[i] = q.some(ctx, url, batch, q.seen, func(s stored) { q.taken[topic] = append(q.taken[topic], s) })
+			}
+		})
+	}
+	wg.Wait()
+	return len(q.taken[topic]), errors.Join(errs...)
+}
+
+func (q *emptied) read(ctx context.Context, topic string, each func(Record)) error {
+	for before := -1; ; {
+		n, err := q.count(ctx, topic)
+		if err != nil {
+			return err
+		}
+		if n == before {
+			break
+		}
+		before = n
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range q.taken[topic] {
+		each(s.Record)
+	}
+	return nil
 }
 
 // notifications speaks the query protocol of SNS.
