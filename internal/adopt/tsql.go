@@ -12,7 +12,7 @@ const TSQL Dialect = "tsql"
 // NeverRun is what each text in this dialect says of itself.
 const NeverRun = "never run on a server: Postrider was not tested with SQL Server and has no store for it"
 
-// tsqlSpeech is SQL Server 2019 and later. The types of columns are not known to it.
+// tsqlSpeech is SQL Server 2019 and later. The types of columns are unknown.
 type tsqlSpeech struct{}
 
 func (tsqlSpeech) ident(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
@@ -74,7 +74,7 @@ func TSQLScript(name string, key []string, m Mapping) (string, error) {
 		m.Order = slices.Clone(key)
 	}
 	if len(key) == 0 {
-		return "", t.refuse(NoKey, "name its columns in the mapping's order", "the columns of the primary key are not known")
+		return "", t.refuse(NoKey, "name its columns in the mapping's order", "the columns of the primary key are unknown")
 	}
 	if err := m.Check(t); err != nil {
 		return "", err

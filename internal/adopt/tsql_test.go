@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The T-SQL of each example is the one that the parser of internal/interop has accepted, and says that it was never run.
+// The golden files hold the T-SQL that the parser of internal/interop has accepted. Each says that it was never run.
 func TestTSQLGolden(t *testing.T) {
 	for name, m := range TSQLExamples() {
 		text, err := TSQLScript("shop.Outbox", []string{"Id"}, m)
