@@ -19,7 +19,7 @@ func (p *Plan) inPlace() error {
 	t, s := p.Table, p.Mapping.State
 	switch {
 	case s == nil:
-		return t.refuse(NotPossible, "leave --in-place out", "--in-place needs a column that tells whether a row was sent, and the layout %s lacks one", p.Layout)
+		return t.refuse(NotPossible, "leave --in-place out", "--in-place needs a column of states, and the layout %s lacks one", p.Layout)
 	case p.opts.Drain:
 		return t.refuse(NotPossible, "use one of them", "--in-place and --drain exclude each other: both leave rows pending, one for the old relay and one for ours")
 	case p.writer.sentWord() == "" && s.Handed != now:
