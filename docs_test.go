@@ -65,13 +65,55 @@ func TestLinks(t *testing.T) {
 // TestPagesAreShort: a page has one reader and one task.
 func TestPagesAreShort(t *testing.T) {
 	limits := map[string]int{"CHANGELOG.md": 500}
-	for _, page := range []string{"runbook", "postgres", "brokers", "relay", "sizing", "consuming"} {
+	for _, page := range []string{"runbook", "postgres", "brokers", "relay", "sizing", "consuming", "design", "reading", "engine", "guarantees", "mysql", "schema", "extending", "comparison", "console"} {
 		limits["docs/"+page+".md"] = 2500
 	}
 	for page, limit := range limits {
 		if n := len(strings.Fields(read(t, page))); n > limit {
 			t.Errorf("%s has %d words, more than %d: cut it", page, n, limit)
 		}
+	}
+}
+
+// TestDesignDrawsTheTree: the tree of docs/design.md has every folder of the root, and
+// each folder that it draws exists.
+func TestDesignDrawsTheTree(t *testing.T) {
+	_, tree, _ := strings.Cut(read(t, "docs/design.md"), "```\npostrider/\n")
+	tree, _, _ = strings.Cut(tree, "```")
+	drawn := map[string]bool{}
+	top := ""
+	for line := range strings.Lines(tree) {
+		within := ""
+		if strings.HasPrefix(line, "    ") {
+			within = top
+		}
+		for i, word := range strings.Fields(line) {
+			dir, folder := strings.CutSuffix(word, "/")
+			if !folder || strings.HasPrefix(dir, "NAME") {
+				continue
+			}
+			if within == "" && i == 0 {
+				top = dir + "/"
+			} else if i > 0 { // beside the first: another folder of the same one
+				within = top
+			}
+			drawn[strings.SplitN(within+dir, "/", 2)[0]] = true
+			if info, err := os.Stat(within + dir); err != nil || !info.IsDir() {
+				t.Errorf("docs/design.md draws %s%s/, which does not exist", within, dir)
+			}
+		}
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "bin" && e.Name() != "dist" && !drawn[e.Name()] {
+			t.Errorf("docs/design.md does not draw %s/", e.Name())
+		}
+	}
+	if len(drawn) < 20 {
+		t.Errorf("only %d folders were read from the tree of docs/design.md", len(drawn))
 	}
 }
 

@@ -56,11 +56,26 @@ func inStrings() []habit {
 	return habitsOf([][3]string{
 		{`\bstands?\b`, "it stands in the journal", "is"},
 		{`\b(says?|tells?)\b`, "the file says so", "has, reports, names"},
-		{`\b(it|this|that|which|what|\w+s|%[qs]) is no [a-z]`, "it is no number", "is not a, must be a"},
+		{`\b(it|this|that|which|what|id|body|topic|text|value|name|key|file|\w+s|%[qs]) is no [a-zA-Z]`, "it is no number", "is not a, must be a"},
 		{`(?i)\b(somebody|whoever)\b`, "somebody else tends it", "name the process or the person"},
-		{`\banew\b`, "make it anew", "again"},
 		{`\bis there (more|twice|\d|%d)`, "prefix is there 2 times", "is given"},
 		{`^(Asks|Takes|Shows|Prints|Lists|Makes|Says|Looks|Removes|Sends|Reads|Writes|Tells|Puts|Gives) `, "Asks the database", "an imperative verb"},
+	})
+}
+
+// inPages are habits that neither texts of the program nor documents have; comments may.
+func inPages() []habit {
+	return habitsOf([][3]string{
+		{`\banew\b`, "make it anew", "again"},
+		{`(?i)\bwhoever\b`, "whoever runs it", "name the process or the person"},
+		{`\b(lies?|lay) (in|at|with|below|above|behind|there)\b`, "what lies in the outbox", "is"},
+		{`\bas it (comes|came|happens)\b`, "before or behind, as it happens", "say which, or that both occur"},
+		{`\bis to be\b`, "which is to be later", "must be"},
+		{`\b(is|are) away\b`, "the broker is away", "is down, is unreachable, is missing"},
+		{`\bat hand\b`, "no account was at hand", "available"},
+		{`\band the like\b`, "headers and the like", "and similar names, or list them"},
+		{`\bstands? (in|at|behind|above|there|before)\b`, "what stands in the table", "is"},
+		{`, else (a|the|an|your|any|no|it|he|they)\w* `, "ask, else anybody enters", "otherwise, or"},
 	})
 }
 
@@ -88,12 +103,12 @@ func found(text string, all ...habit) (lines []string) {
 
 func TestProseHabitsBite(t *testing.T) {
 	const good = "Relays share the lanes of an outbox. When one dies, others take its lanes over."
-	for _, h := range slices.Concat(habits(), inStrings(), inLogs()) {
+	for _, h := range slices.Concat(habits(), inStrings(), inPages(), inLogs()) {
 		if len(found(h.bad, h)) == 0 {
 			t.Errorf("%s does not find %q", h.pattern, h.bad)
 		}
 	}
-	if lines := found(good, slices.Concat(habits(), inStrings())...); len(lines) > 0 {
+	if lines := found(good, slices.Concat(habits(), inStrings(), inPages())...); len(lines) > 0 {
 		t.Errorf("found in good prose: %v", lines)
 	}
 	if lines := found("lease lost", inLogs()...); len(lines) > 0 {
@@ -103,7 +118,7 @@ func TestProseHabitsBite(t *testing.T) {
 
 // TestProseOfDocuments reads every document but decisions, which are never edited.
 func TestProseOfDocuments(t *testing.T) {
-	code, all := regexp.MustCompile("(?ms)^```.*?^```|`[^`\\n]*`"), habits()
+	code, all := regexp.MustCompile("(?ms)^```.*?^```|`[^`\\n]*`"), slices.Concat(habits(), inPages())
 	for _, file := range documents(t) {
 		if strings.HasPrefix(file, "docs/adr/") || path.Ext(file) != ".md" {
 			continue
@@ -116,7 +131,7 @@ func TestProseOfDocuments(t *testing.T) {
 
 // TestProseOfTexts reads every text in the code that is not of a test: errors, logs, help.
 func TestProseOfTexts(t *testing.T) {
-	texts, inLogs, inTexts := 0, inLogs(), slices.Concat(habits(), inStrings())
+	texts, inLogs, inTexts := 0, inLogs(), slices.Concat(habits(), inStrings(), inPages())
 	for _, s := range goFiles(t) {
 		if s.isTest() || isSuite(s.name) {
 			continue

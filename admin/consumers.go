@@ -29,11 +29,11 @@ type Inboxes struct {
 // ConsumerStatus is the state of a consumer in its tables.
 type ConsumerStatus struct {
 	inbox.Status
-	Waiting []inbox.Gap // its gaps, at most [GapsShown] of them
+	Waiting []inbox.Gap // its gaps, at most 20 of them
 }
 
-// GapsShown is the most gaps of a consumer that Status lists.
-const GapsShown = 20
+// gapsShown is the most gaps of a consumer that Status lists.
+const gapsShown = 20
 
 // UnknownConsumerError reports that no table has a consumer of this name: it has
 // processed nothing yet, or the name is wrong.
@@ -88,7 +88,7 @@ func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s Consu
 	if s.Status, err = in.Status(ctx, conn); err != nil {
 		return s, err
 	}
-	for topic, key := "", ""; len(s.Waiting) < GapsShown; {
+	for topic, key := "", ""; len(s.Waiting) < gapsShown; {
 		g, err := in.NextGap(ctx, conn, topic, key)
 		if err != nil {
 			return s, err

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -133,6 +134,28 @@ func fits(m *ops.Match, r *ops.ParkedRecord) bool {
 // shownRecords is how many records a page lists.
 const shownRecords = 200
 
+// lookAt returns the next dead letters by one part of a filter: a store finds those by one index,
+// however few of them the other parts select. Of code and topic it is the part that gets further.
+func (q *request) lookAt(ctx context.Context, m *ops.Match, after int64) (furthest []ops.ParkedRecord, err error) {
+	parts := []ops.ParkedQuery{{Key: m.Key}}
+	if m.Key == "" && m.Code != "" && m.Topic != "" {
+		parts = []ops.ParkedQuery{{Code: m.Code}, {Topic: m.Topic}}
+	} else if m.Key == "" {
+		parts = []ops.ParkedQuery{{Code: m.Code, Topic: m.Topic}}
+	}
+	for i, p := range parts {
+		p.State, p.AfterSeq, p.Bare, p.Limit = store.Dead, after, true, window
+		all, err := q.place.office.Admin.Parked(ctx, p)
+		if err != nil || len(all) < window { // these are all of them
+			return all, err
+		}
+		if i == 0 || all[window-1].Seq > furthest[window-1].Seq {
+			furthest = all
+		}
+	}
+	return furthest, nil
+}
+
 // dead shows the dead letters, grouped by cause, or those of a filter one by one.
 func (q *request) dead() error {
 	v := q.r.URL.Query()
@@ -146,9 +169,7 @@ func (q *request) dead() error {
 	}
 	ctx, cancel := q.limited(lookFor)
 	defer cancel()
-	all, err := q.place.office.Admin.Parked(ctx, ops.ParkedQuery{
-		State: store.Dead, Topic: m.Topic, Key: m.Key, Code: m.Code, AfterSeq: after, Bare: true, Limit: window,
-	})
+	all, err := q.lookAt(ctx, &m, after)
 	if err != nil {
 		return err
 	}

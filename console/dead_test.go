@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"html"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/console"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -102,5 +105,44 @@ func TestCauseWithoutAFilter(t *testing.T) {
 	}
 	if !hasLink(body, "do/discard?error=the+shop+is+closed&topic=orders") {
 		t.Errorf("the other cause has no act: %q", linksOf(body))
+	}
+}
+
+// many is an office with as many dead letters as anybody likes. It counts what it hands over.
+type many struct {
+	ops.Admin
+	*testing.T
+	all []ops.ParkedRecord
+}
+
+func (m *many) Parked(_ context.Context, q ops.ParkedQuery) (found []ops.ParkedRecord, err error) {
+	if q.Code != "" && q.Topic != "" {
+		m.Errorf("one statement looks for code %q and topic %q: it reads all of one of them where few have both", q.Code, q.Topic)
+	}
+	for _, r := range m.all {
+		if r.Seq > q.AfterSeq && (q.Code == "" || q.Code == r.Code) && (q.Topic == "" || q.Topic == r.Message.Topic) && len(found) < q.Limit {
+			found = append(found, r)
+		}
+	}
+	return found, nil
+}
+
+// A page with a code and a topic looks at a bounded number of dead letters, and still finds the few
+// that have both behind many that have one.
+func TestCodeAndTopic(t *testing.T) {
+	st := memstore.New(nil)
+	office := *st.Office()
+	m := &many{Admin: office.Admin, T: t}
+	for i := range int64(5000) {
+		m.all = append(m.all, ops.ParkedRecord{Seq: 1 + i, State: store.Dead, Code: "common", Message: postrider.Message{Topic: "busy"}})
+	}
+	m.all = append(m.all, ops.ParkedRecord{Seq: 6001, State: store.Dead, Code: "common", Message: postrider.Message{Topic: "rare"}},
+		ops.ParkedRecord{Seq: 6002, State: store.Dead, Code: "rare", Message: postrider.Message{Topic: "busy"}})
+	office.Admin = m
+	r := rigOf(t, st, &office, ann)
+	for filter, want := range map[string]string{"code=common&topic=rare": "#6001", "code=rare&topic=busy": "#6002", "code=rare&topic=rare": "None found."} {
+		if _, body := r.get("/o/shop/dead?" + filter); !strings.Contains(body, want) {
+			t.Errorf("dead?%s has no %s:\n%s", filter, want, body)
+		}
 	}
 }

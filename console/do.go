@@ -96,7 +96,7 @@ func (q *request) confirm(d deed) error {
 	p := q.frame(navOf(d.name), in.Title)
 	p.Body, p.Command = in, in.Command
 	if in.Counting {
-		p.Reload = 2
+		p.Reload = 1
 	}
 	return q.show("confirm", http.StatusOK, p)
 }

@@ -26,6 +26,7 @@ func functions() template.FuncMap {
 		"add": func(a, b int) int { return a + b }, "add64": func(a int64, b int) int64 { return a + int64(b) },
 		"held": ops.HeldText, "severity": func(s ops.Severity) string { return s.String() },
 		"lane": func(l *store.Lane) string { return strconv.Itoa(int(*l)) }, "count": func(n *int64) string { return num(*n) },
+		"plural": plural,
 	}
 }
 

@@ -33,6 +33,15 @@ func (c *credentials) IsCredentialsProvider(target aws.CredentialsProvider) bool
 	return aws.IsCredentialsProvider(c.CredentialsProvider, target)
 }
 
+// renew drops credentials that the service has rejected from the SDK's cache, so that the
+// next request fetches others: a role's session may have been revoked, or a key replaced.
+// Without it the rejected ones are used until they expire.
+func renew(signed aws.CredentialsProvider) {
+	if cache, ok := signed.(*aws.CredentialsCache); ok {
+		cache.Invalidate()
+	}
+}
+
 // credentialsError reports that there are no credentials to sign a request with. The
 // request was not sent.
 type credentialsError struct{ err error }

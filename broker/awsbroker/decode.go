@@ -88,7 +88,7 @@ func payloadOf(body []byte, how string) ([]byte, error) {
 		payload := make([]byte, base64.StdEncoding.DecodedLen(len(body)))
 		n, err := base64.StdEncoding.Decode(payload, body)
 		if err != nil {
-			return body, fmt.Errorf("the body is no base64: %w", err)
+			return body, fmt.Errorf("the body is not base64: %w", err)
 		}
 		return payload[:n], nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -28,14 +29,15 @@ const (
 	codeKMS         = "KMS"           // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
 	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
 	codeTooLarge    = "TOO_LARGE"     // the message is above the limit of queue or topic: claim large payloads
-	codeQueueName   = "QUEUE_NAME"    // the topic is no name of a queue, or an ARN of another region or type: use a route with a valid one, or another URL
-	codeTopicName   = "TOPIC_NAME"    // the topic is no name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeQueueName   = "QUEUE_NAME"    // the topic is not a valid queue name, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeTopicName   = "TOPIC_NAME"    // the topic is not a valid name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
 	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue or topic needs one
 )
 
 var (
 	errClosed   = errors.New("awsbroker: the sink is closed")
 	errNoID     = errors.New("a message for a FIFO queue or topic needs an id")
+	errChecksum = errors.New("the service's checksum is not that of the message's body")
 	errNoAnswer = errors.New("the service's answer does not name the entry")
 )
 
@@ -48,6 +50,7 @@ type subject struct {
 	region     string
 	action     string // of IAM
 	sending    bool   // the request may have stored messages
+	signed     aws.CredentialsProvider
 }
 
 func (s *subject) denied(err error) error {
@@ -76,11 +79,33 @@ func refusal(err error, about subject) error {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return broker.Outage(fmt.Errorf("the service cannot be reached: %w", dial), "", "")
 	case about.sending:
-		return broker.Unknown(fmt.Errorf("no answer: %w", err), "", about.name)
+		return broker.Unknown(fmt.Errorf("no answer: %w", bare(err)), "", about.name)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return broker.Unknown(err, "", about.name)
+		return broker.Unknown(bare(err), "", about.name)
 	}
-	return broker.Outage(err, "", "")
+	if errors.As(err, new(*url.Error)) {
+		return broker.Outage(fmt.Errorf("no answer: %w", bare(err)), "", "")
+	}
+	return broker.Outage(bare(err), "", "")
+}
+
+// bare is an error without the SDK's layers around it, which tell nothing.
+func bare(err error) error {
+	var (
+		sent *url.Error
+		op   *smithy.OperationError
+	)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return context.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	case errors.As(err, &sent):
+		return sent.Err
+	case errors.As(err, &op):
+		return op.Err
+	}
+	return err
 }
 
 // answered classifies what the service itself has answered; nil: it has not. Only an
@@ -109,6 +134,7 @@ func answered(err error, about *subject) error {
 	case "InvalidClientTokenId", "InvalidAccessKeyId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"ExpiredToken", "ExpiredTokenException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "IncompleteSignature",
 		"InvalidSecurity", "RequestExpired", "OptInRequired":
+		renew(about.signed)
 		return broker.Outage(fmt.Errorf("credentials rejected: %w; check access key, role, session token and the machine's clock", err), codeCredentials, "")
 	default:
 		if e := busy(err, code, about, after); e != nil {

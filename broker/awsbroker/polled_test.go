@@ -2,6 +2,8 @@ package awsbroker_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -183,6 +185,29 @@ func TestUnreachable(t *testing.T) {
 		errs := open(t, url, nil).Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{m}})
 		if e := broker.Classify(errs[0]); e.Class != broker.ClassOutage || !strings.Contains(e.Error(), says) || strings.Contains(e.Error(), "operation error") {
 			t.Errorf("%s: %v", url, e)
+		}
+	}
+}
+
+// TestLostAnswers: the error of a request without an answer, or with an unreadable one,
+// names the reason, and nothing of the client's layers.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	s := handled(t, func(w http.ResponseWriter, r *http.Request) {
+		if action(r) == "GetQueueUrl" {
+			fmt.Fprintf(w, `{"QueueUrl":"http://%s/000000000000/orders.fifo"}`, r.Host)
+			return
+		}
+		panic(http.ErrAbortHandler)
+	})
+	for _, url := range []string{"sqs://key:secret@us-east-1?endpoint=" + s.URL, "sns://key:secret@us-east-1?account=123456789012&endpoint=" + s.URL} {
+		sink := open(t, url, nil)
+		e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})[0])
+		if e.Class != broker.ClassUnknown || !strings.HasSuffix(e.Error(), "no answer: EOF") {
+			t.Errorf("%s: %v", url[:3], e)
+		}
+		if err := sink.Info().Ping(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "no answer: EOF") {
+			t.Errorf("%s: ping: %v", url[:3], err)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package awsbroker
 
 import (
 	"context"
+	"crypto/md5" //nolint:gosec // the service's choice
+	"encoding/hex"
 	"strconv"
 	"sync"
 
@@ -17,6 +19,7 @@ import (
 type queues struct {
 	naming
 	client  *sqs.Client
+	signed  aws.CredentialsProvider
 	account string
 
 	mu   sync.Mutex
@@ -26,7 +29,7 @@ type queues struct {
 func newQueues(client *sqs.Client, prefix, account string, standard bool) *queues {
 	return &queues{
 		naming: naming{kind: "queue", service: "sqs", region: client.Options().Region, most: 80, prefix: prefix, standard: standard},
-		client: client, account: account,
+		client: client, signed: client.Options().Credentials, account: account,
 	}
 }
 
@@ -67,7 +70,7 @@ func (q *queues) forget(name string) {
 }
 
 func (q *queues) about(action, name string, sending bool) subject {
-	return subject{kind: q.kind, region: q.region, action: action, name: name, sending: sending}
+	return subject{kind: q.kind, region: q.region, action: action, name: name, sending: sending, signed: q.signed}
 }
 
 // send implements outlet.
@@ -86,7 +89,7 @@ func (q *queues) send(ctx context.Context, b *batch) error {
 		}
 	}
 	about := q.about("sqs:SendMessage", b.queue, true)
-	out, err := q.client.SendMessageBatch(ctx, in, once)
+	out, err := q.client.SendMessageBatch(ctx, in, once, unchecked)
 	if err != nil {
 		err = refusal(err, about)
 		if broker.Classify(err).Code == codeNoQueue {
@@ -96,10 +99,26 @@ func (q *queues) send(ctx context.Context, b *batch) error {
 	}
 	b.unanswered()
 	for i := range out.Successful {
-		b.answered(out.Successful[i].Id, nil)
+		b.answered(out.Successful[i].Id, b.checked(&out.Successful[i]))
 	}
 	for i := range out.Failed {
 		b.answered(out.Failed[i].Id, entryError(&out.Failed[i], about))
+	}
+	return nil
+}
+
+// unchecked leaves the checksums of an answer to [batch.checked]. The SDK ends the process
+// on an entry without an id, and fails all of a batch for one entry.
+func unchecked(o *sqs.Options) { o.DisableMessageChecksumValidation = true }
+
+// checked reports an entry of which the service has another body than was sent.
+func (b *batch) checked(e *types.SendMessageBatchResultEntry) error {
+	p := b.piece(e.Id)
+	if p == nil || e.MD5OfMessageBody == nil {
+		return nil
+	}
+	if sum := md5.Sum([]byte(p.entry.body)); hex.EncodeToString(sum[:]) != *e.MD5OfMessageBody { //nolint:gosec // the service's choice
+		return broker.Unknown(errChecksum, "", b.queue)
 	}
 	return nil
 }

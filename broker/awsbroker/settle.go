@@ -34,7 +34,8 @@ func (s *Source) acknowledge(ctx context.Context, batch []*held) ([]error, error
 	if err != nil {
 		return nil, s.unsettled(what, action, err)
 	}
-	return s.answers(batch, what, action, out.Failed), nil
+	done := idsOf(out.Successful, func(e *types.DeleteMessageBatchResultEntry) *string { return e.Id })
+	return s.answers(batch, what, action, done, out.Failed), nil
 }
 
 // hide sets for how long others do not see messages.
@@ -56,7 +57,17 @@ func (s *Source) hide(ctx context.Context, batch []*held, d time.Duration) ([]er
 	if err != nil {
 		return nil, s.unsettled(what, action, err)
 	}
-	return s.answers(batch, what, action, out.Failed), nil
+	done := idsOf(out.Successful, func(e *types.ChangeMessageVisibilityBatchResultEntry) *string { return e.Id })
+	return s.answers(batch, what, action, done, out.Failed), nil
+}
+
+// idsOf are the ids of the entries that succeeded.
+func idsOf[E any](entries []E, id func(*E) *string) map[string]bool {
+	ids := make(map[string]bool, len(entries))
+	for i := range entries {
+		ids[aws.ToString(id(&entries[i]))] = true
+	}
+	return ids
 }
 
 // unsettled is the error of a request; a queue that is gone is asked for again.
@@ -74,18 +85,22 @@ func noLonger(code string) bool {
 	return code == "ReceiptHandleIsInvalid" || code == "MessageNotInflight" || code == "InvalidParameterValue"
 }
 
-// answers are the service's for each message of a batch. An error is of an entry that
-// failed although its message may still be ours.
-func (s *Source) answers(batch []*held, what, action string, failed []types.BatchResultErrorEntry) []error {
+// answers are the service's for each message of a batch; done has the entries that
+// succeeded. An error is of an entry that failed, or that the answer does not name,
+// although its message may still be ours.
+func (s *Source) answers(batch []*held, what, action string, done map[string]bool, failed []types.BatchResultErrorEntry) []error {
 	refused := make(map[string]*types.BatchResultErrorEntry, len(failed))
 	for i := range failed {
 		refused[aws.ToString(failed[i].Id)] = &failed[i]
 	}
 	answers := make([]error, len(batch))
 	for n, h := range batch {
-		f := refused[strconv.Itoa(n)]
+		id := strconv.Itoa(n)
+		f := refused[id]
 		switch {
+		case f == nil && done[id]:
 		case f == nil:
+			answers[n] = fmt.Errorf("awsbroker: %s: %s: %w", what, h.Delivery.Origin, errNoAnswer)
 		case noLonger(shortCode(aws.ToString(f.Code))):
 			answers[n] = inhand.ErrLost
 		default:

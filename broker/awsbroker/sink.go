@@ -159,6 +159,7 @@ func (s *Sink) Info() broker.Info {
 type delivery struct {
 	s       *Sink
 	pipe    string
+	begin   context.Context // no request is begun when it is over
 	msgs    []postrider.Message
 	errs    []error
 	next    keychain.Chain
@@ -188,12 +189,17 @@ func (s *Sink) Deliver(ctx context.Context, b broker.Batch) []error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	d := &delivery{s: s, pipe: b.Pipe, msgs: b.Messages, answers: make(chan batch, s.opts.Window)}
+	begin, cancel := keychain.Beginning(ctx)
+	defer cancel()
+	d := &delivery{s: s, pipe: b.Pipe, begin: begin, msgs: b.Messages, answers: make(chan batch, s.opts.Window)}
 	d.next, d.ready = keychain.Of(b.Messages)
 	for d.unsent() || d.flying > 0 {
-		if err := s.ended(ctx); err != nil {
+		switch err := s.ended(ctx); {
+		case err != nil:
 			d.abandon(err)
-		} else {
+		case begin.Err() != nil:
+			d.abandon(keychain.Late())
+		default:
 			d.send(ctx)
 		}
 		if d.flying > 0 {
@@ -225,9 +231,13 @@ func (d *delivery) send(ctx context.Context) {
 		} else {
 			select {
 			case d.s.slots <- struct{}{}:
-			case <-ctx.Done():
+			case <-d.begin.Done():
 				return
 			}
+		}
+		if d.begin.Err() != nil {
+			<-d.s.slots
+			return
 		}
 		b := d.pack()
 		if len(b.pieces) == 0 {
@@ -361,8 +371,9 @@ func (b *batch) answered(id *string, err error) {
 }
 
 func (b *batch) piece(id *string) *piece {
-	n, err := strconv.Atoi(aws.ToString(id))
-	if err != nil || n < 0 || n >= len(b.pieces) {
+	text := aws.ToString(id)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n >= len(b.pieces) || text != strconv.Itoa(n) { // such as 01: the request had no such id
 		return nil
 	}
 	return &b.pieces[n]

@@ -22,13 +22,14 @@ var accountShape = regexp.MustCompile(`^[0-9]{12}$`)
 type topics struct {
 	naming
 	client  *sns.Client
+	signed  aws.CredentialsProvider
 	account string
 }
 
 func newTopics(client *sns.Client, prefix, account string, standard bool) *topics {
 	return &topics{
 		naming: naming{kind: "topic", service: "sns", region: client.Options().Region, most: 256, prefix: prefix, standard: standard},
-		client: client, account: account,
+		client: client, signed: client.Options().Credentials, account: account,
 	}
 }
 
@@ -50,7 +51,7 @@ func (t *topics) arn(name string) string {
 }
 
 func (t *topics) about(action, name string, sending bool) subject {
-	return subject{kind: t.kind, region: t.region, action: action, name: name, sending: sending}
+	return subject{kind: t.kind, region: t.region, action: action, name: name, sending: sending, signed: t.signed}
 }
 
 // send implements outlet.

@@ -45,7 +45,7 @@ type posted struct {
 // open starts a receiver, behind a proxy if it is to have faults.
 func (d *dispatcher) open(t *testing.T, proxied bool) (*httpbroker.Source, *httptest.Server, *faultproxy.Proxy, func()) {
 	t.Helper()
-	rcv, err := httpbroker.NewSource(&httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 4000, Topic: topic})
+	rcv, err := httpbroker.NewSource(&httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxHeld: 4000, Topic: topic})
 	if err != nil {
 		t.Fatal(err)
 	}

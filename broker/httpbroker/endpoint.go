@@ -41,8 +41,8 @@ type Endpoint struct {
 	Timeout time.Duration
 	// DialTimeout and TLSTimeout bound the phases of a new connection. 0: 5 s.
 	DialTimeout, TLSTimeout time.Duration
-	// MaxBytes is the largest payload in bytes; larger ones are rejected. 0: no limit.
-	MaxBytes int
+	// MaxMessageBytes is the largest payload in bytes; larger ones are rejected. 0: no limit.
+	MaxMessageBytes int
 
 	// Allow lists addresses that are allowed although they are not public.
 	Allow []netip.Prefix
@@ -105,7 +105,7 @@ func prepare(e Endpoint) (*prepared, error) {
 		}
 	}
 	switch {
-	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxBytes < 0:
+	case e.Concurrency < 0, e.Rate < 0, e.Timeout < 0, e.DialTimeout < 0, e.TLSTimeout < 0, e.MaxMessageBytes < 0:
 		return nil, p.wrong("limits must not be negative")
 	case e.Secrets == nil && !e.Unsigned:
 		return nil, p.wrong("has no secret, so the receiver cannot detect forged requests: give one (secret-file=FILE), or confirm with unsigned=true")

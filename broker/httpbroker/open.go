@@ -24,7 +24,7 @@ const headerWait = 5 * time.Second
 
 // OpenSource listens on the host and port of an http:// URL and receives webhooks there,
 // on any path; a proxy in front must terminate TLS. The URL's settings have secrets or
-// unsigned, and possibly max-bytes. Where URL and opts, which may be nil, both set an
+// unsigned, and possibly max-message-bytes. Where URL and opts, which may be nil, both set an
 // option, the URL decides. A failure to listen is an error. Close ends the source and
 // its server.
 func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
@@ -42,8 +42,8 @@ func OpenSource(rawURL string, opts *SourceOptions) (*Source, error) {
 		if t.Source.Secrets != nil || t.Source.Unsigned {
 			o.Secrets, o.Unsigned = t.Source.Secrets, t.Source.Unsigned
 		}
-		if t.Source.MaxBytes > 0 {
-			o.MaxBytes = t.Source.MaxBytes
+		if t.Source.MaxMessageBytes > 0 {
+			o.MaxMessageBytes = t.Source.MaxMessageBytes
 		}
 	}
 	s, err := NewSource(&o)

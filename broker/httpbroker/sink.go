@@ -29,8 +29,8 @@ type SinkOptions struct {
 	// Messages that wait for the sink's own limit, or for the only endpoint, get 5 s or
 	// Patience, whichever is longer; always less than the rest of the call.
 	Patience time.Duration
-	// MaxInFlight is the most requests that calls wait for, to all endpoints together. 0: 1024.
-	MaxInFlight int
+	// Window bounds the requests under way of all calls together; 0: 1024.
+	Window int
 	// MaxLateBytes is the most payload bytes of requests whose calls have ended. A
 	// request above it is aborted. 0: 64 MiB.
 	MaxLateBytes int
@@ -63,13 +63,13 @@ func NewSink(endpoints []Endpoint, opts *SinkOptions) (*Sink, error) {
 		opts = &SinkOptions{}
 	}
 	s := &Sink{opts: *opts, codec: codec()}
-	if s.opts.MaxInFlight <= 0 {
-		s.opts.MaxInFlight = 1024
+	if s.opts.Window <= 0 {
+		s.opts.Window = 1024
 	}
 	if s.opts.MaxLateBytes <= 0 {
 		s.opts.MaxLateBytes = 64 << 20
 	}
-	s.slots = make(chan struct{}, s.opts.MaxInFlight)
+	s.slots = make(chan struct{}, s.opts.Window)
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	if err := s.SetEndpoints(endpoints); err != nil {
 		s.end()
@@ -157,7 +157,7 @@ func (s *Sink) frame(tb *table, m *postrider.Message) (f framed, err error) {
 	}
 	f.header[headerID] = []string{m.ID}
 	f.header[headerAgent] = []string{agent}
-	if limit := f.t.p.MaxBytes; limit > 0 && len(f.body) > limit {
+	if limit := f.t.p.MaxMessageBytes; limit > 0 && len(f.body) > limit {
 		return f, tooLarge(f.t, len(f.body), limit)
 	}
 	return f, nil
@@ -169,7 +169,7 @@ func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	f, err := s.frame(s.table.Load(), m)
 	p := broker.Preview{Route: f.route, Payload: f.body, Bytes: len(f.body)}
 	if f.t != nil {
-		p.Destination, p.Limit = f.t.p.Name, f.t.p.MaxBytes
+		p.Destination, p.Limit = f.t.p.Name, f.t.p.MaxMessageBytes
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.header)) {
 		p.Headers = append(p.Headers, envelope.Header{Name: name, Value: []byte(f.header[name][0])})

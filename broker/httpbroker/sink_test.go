@@ -485,7 +485,7 @@ func TestLimits(t *testing.T) {
 		<-time.After(5 * time.Millisecond)
 		flying.Add(-1)
 	})
-	slow.Concurrency, slow.MaxBytes = limit, 1000
+	slow.Concurrency, slow.MaxMessageBytes = limit, 1000
 	paced := serve(t, "paced*", func(http.ResponseWriter, *http.Request) {})
 	paced.Name, paced.Topics, paced.Rate, paced.Concurrency = "paced", []string{"paced*"}, 20, 8
 	s := newSink(t, &httpbroker.SinkOptions{Patience: 8 * time.Second}, slow, paced)
@@ -500,7 +500,7 @@ func TestLimits(t *testing.T) {
 	large := messages("slow", 0, 1)
 	large[0].Payload = make([]byte, 1001)
 	seen.Store(0)
-	if e := deliver(t, s, large...)[0]; e.Class != broker.ClassRejected || seen.Load() != 0 || !strings.Contains(e.Error(), "1001 bytes, above its max-bytes of 1000") {
+	if e := deliver(t, s, large...)[0]; e.Class != broker.ClassRejected || seen.Load() != 0 || !strings.Contains(e.Error(), "1001 bytes, above its max-message-bytes of 1000") {
 		t.Errorf("a large message: %v, %d requests", e, seen.Load())
 	}
 	began := time.Now()

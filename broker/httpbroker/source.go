@@ -25,12 +25,12 @@ type SourceOptions struct {
 	Unsigned bool
 	// Tolerance is the allowed distance between a request's timestamp and now. 0: 5 min.
 	Tolerance time.Duration
-	// MaxBytes is the largest payload that is read. 0: 1 MiB.
-	MaxBytes int64
-	// MaxWaiting is the most verified requests that wait for their answer; more get 429
+	// MaxMessageBytes is the largest payload that is read. 0: 1 MiB.
+	MaxMessageBytes int
+	// MaxHeld is the most verified requests that wait for their answer; more get 429
 	// with a Retry-After. It is also the most bodies that are read at once: one more ends
 	// the oldest read. 0: 256.
-	MaxWaiting int
+	MaxHeld int
 	// ReadTimeout bounds the time for reading a request's body. 0: 15 s.
 	ReadTimeout time.Duration
 	// Topic is the topic of messages whose sender names none. "": "webhooks".
@@ -54,7 +54,7 @@ type Source struct {
 	inlet inlet
 
 	mu     sync.Mutex
-	queue  []*entry           // not received by the consumer yet, at most MaxWaiting
+	queue  []*entry           // not received by the consumer yet, at most MaxHeld
 	byID   map[string]*entry  // queued or received by the consumer
 	barred map[string]barrier // by key
 	change chan struct{}      // closed and replaced when queue grows
@@ -118,11 +118,11 @@ func NewSource(opts *SourceOptions) (*Source, error) {
 	if o.Tolerance <= 0 {
 		o.Tolerance = 5 * time.Minute
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = 1 << 20
+	if o.MaxMessageBytes <= 0 {
+		o.MaxMessageBytes = 1 << 20
 	}
-	if o.MaxWaiting <= 0 {
-		o.MaxWaiting = 256
+	if o.MaxHeld <= 0 {
+		o.MaxHeld = 256
 	}
 	if o.ReadTimeout <= 0 {
 		o.ReadTimeout = 15 * time.Second
@@ -130,8 +130,8 @@ func NewSource(opts *SourceOptions) (*Source, error) {
 	if o.Topic == "" {
 		o.Topic = "webhooks"
 	}
-	s.slots = make(chan struct{}, o.MaxWaiting)
-	s.inlet.most = o.MaxWaiting
+	s.slots = make(chan struct{}, o.MaxHeld)
+	s.inlet.most = o.MaxHeld
 	return s, nil
 }
 
@@ -193,7 +193,7 @@ func (s *Source) read(w http.ResponseWriter, req *http.Request) (m received, id 
 	if b == nil {
 		return m, "", crowded()
 	}
-	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.opts.MaxBytes))
+	payload, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(s.opts.MaxMessageBytes)))
 	ended := s.inlet.end(b)
 	_ = control.SetReadDeadline(time.Time{})
 	if err != nil && ended {
@@ -202,7 +202,7 @@ func (s *Source) read(w http.ResponseWriter, req *http.Request) (m received, id 
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return m, "", answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the payload is larger than %d bytes", s.opts.MaxBytes)}
+			return m, "", answer{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("the payload is larger than %d bytes", s.opts.MaxMessageBytes)}
 		}
 		return m, "", answer{status: http.StatusBadRequest, text: "the body broke off"}
 	}

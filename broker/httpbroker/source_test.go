@@ -57,7 +57,7 @@ func post(t *testing.T, url, id, body string, change func(*http.Request)) (*http
 
 // Promises: C
 func TestReceiverRefuses(t *testing.T) {
-	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxBytes: 1000})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(vectorSecret + " " + secret), MaxMessageBytes: 1000})
 	old := strconv.FormatInt(time.Now().Add(-6*time.Minute).Unix(), 10)
 	for _, c := range []struct {
 		name   string
@@ -129,7 +129,7 @@ func TestReceiverTakesTheSignedID(t *testing.T) {
 
 // TestReceiverJoinsRepeats: a message that is sent again while the consumer works on it is delivered once.
 func TestReceiverJoinsRepeats(t *testing.T) {
-	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: 3})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxHeld: 3})
 	answers := make(chan int, 10)
 	send := func(id, body string) {
 		go func() {
@@ -281,7 +281,7 @@ func TestSinkToReceiver(t *testing.T) {
 // Promises: G
 func TestSlowStrangersKeepNobodyOut(t *testing.T) {
 	const most = 4
-	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxWaiting: most})
+	r, url := receiver(t, httpbroker.SourceOptions{Secrets: httpbroker.Static(secret), MaxHeld: most})
 	for range most {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {

@@ -426,7 +426,7 @@ func (t *target) close() {
 
 func tooLarge(t *target, size, limit int) error {
 	return broker.Rejected(&EndpointError{
-		Endpoint: t.p.Name, Reason: fmt.Sprintf("the payload has %d bytes, above its max-bytes of %d", size, limit),
+		Endpoint: t.p.Name, Reason: fmt.Sprintf("the payload has %d bytes, above its max-message-bytes of %d", size, limit),
 	}, codeTooLarge, t.dest)
 }
 

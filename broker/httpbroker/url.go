@@ -39,7 +39,7 @@ func ParseURL(raw string) (Target, error) {
 	if err != nil {
 		return Target{}, err
 	}
-	return Target{Endpoint: e, Source: SourceOptions{Secrets: e.Secrets, Unsigned: e.Unsigned, MaxBytes: int64(e.MaxBytes)}}, nil
+	return Target{Endpoint: e, Source: SourceOptions{Secrets: e.Secrets, Unsigned: e.Unsigned, MaxMessageBytes: e.MaxMessageBytes}}, nil
 }
 
 // ParseEndpoint makes an endpoint of a URL and settings:
@@ -55,7 +55,7 @@ func ParseURL(raw string) (Target, error) {
 //	rate=N                    requests per second; no limit
 //	timeout=DURATION          until the answer's status; 15s
 //	dial-timeout=DURATION     5s, as tls-timeout
-//	max-bytes=N               of a payload; no limit
+//	max-message-bytes=N       of a payload; no limit
 //	allow=PREFIX,ADDRESS,...  addresses that may be connected to although they are not public
 //	ports=N,N                 ports besides 443 and 80
 //	insecure=true             http:// is right
@@ -162,8 +162,8 @@ func (e *Endpoint) setLimit(name, value string) (err error) {
 	switch name {
 	case "concurrency":
 		e.Concurrency, err = number(value)
-	case "max-bytes":
-		e.MaxBytes, err = number(value)
+	case "max-message-bytes":
+		e.MaxMessageBytes, err = number(value)
 	case "rate":
 		e.Rate, err = strconv.ParseFloat(value, 64)
 		if err != nil || !(e.Rate > 0 && e.Rate <= 1e6) {

@@ -20,7 +20,7 @@ func TestParseURL(t *testing.T) {
 	}
 	t.Setenv("HOOK_AUTHORIZATION", "Bearer geheim")
 	target, err := httpbroker.ParseURL("https://h/in?tenant=7#secret-file=" + file + "&authorization-env=HOOK_AUTHORIZATION&topics=a,+b.*&name=billing" +
-		"&concurrency=3&rate=2.5&timeout=20s&dial-timeout=1s&tls-timeout=2s&max-bytes=1000&allow=10.0.0.0/8,::1&ports=8443,9443&stopped=true")
+		"&concurrency=3&rate=2.5&timeout=20s&dial-timeout=1s&tls-timeout=2s&max-message-bytes=1000&allow=10.0.0.0/8,::1&ports=8443,9443&stopped=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestParseURL(t *testing.T) {
 	auth, _ := e.Authorization(t.Context())
 	if e.URL != "https://h/in?tenant=7" || text != vectorSecret || auth != "Bearer geheim" || fmt.Sprint(e.Topics) != "[a b.*]" ||
 		e.Name != "billing" || e.Concurrency != 3 || e.Rate != 2.5 || e.Timeout != 20*time.Second || e.DialTimeout != time.Second ||
-		e.TLSTimeout != 2*time.Second || e.MaxBytes != 1000 || !e.Stopped || fmt.Sprint(e.Ports) != "[8443 9443]" ||
+		e.TLSTimeout != 2*time.Second || e.MaxMessageBytes != 1000 || !e.Stopped || fmt.Sprint(e.Ports) != "[8443 9443]" ||
 		fmt.Sprint(e.Allow) != fmt.Sprint([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}) {
 		t.Errorf("endpoint %+v", e)
 	}
@@ -40,7 +40,7 @@ func TestParseURL(t *testing.T) {
 
 func TestParseURLRefuses(t *testing.T) {
 	for _, settings := range []string{
-		"secret=geheim", "concurrency=0", "concurrency=geheim", "rate=0", "rate=NaN", "rate=-1", "timeout=5", "timeout=-1s", "max-bytes=-1",
+		"secret=geheim", "concurrency=0", "concurrency=geheim", "rate=0", "rate=NaN", "rate=-1", "timeout=5", "timeout=-1s", "max-message-bytes=-1",
 		"topics=geheim,,a", "topics=+", "allow=geheim", "allow=10.0.0.0/33", "ports=70000", "unsigned=yes", "insecure=1", "name=", "timeout=1s&timeout=2s", "%zz",
 		"secret-file=a&secret-env=b", "tls-cert=a", "unsigned=true;insecure=true",
 	} {

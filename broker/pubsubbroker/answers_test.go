@@ -2,10 +2,18 @@ package pubsubbroker_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +34,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/pubsubbroker"
 	"github.com/postrider/postrider/envelope"
+	"github.com/postrider/postrider/internal/faultproxy"
 )
 
 // answers is a reactor that answers a method's requests with errors.
@@ -436,6 +445,162 @@ func TestTokens(t *testing.T) {
 	}
 	if n := len(a.publishes()); n != 0 {
 		t.Errorf("%d requests without a token", n)
+	}
+}
+
+// TestEmulatorHost: without a parameter of the URL the service's variable names the
+// emulator, for sinks and for sources.
+func TestEmulatorHost(t *testing.T) {
+	s, a := reacting(t, "Publish", nil)
+	must(t, s.create(t.Context(), "orders"))
+	must(t, s.subscribe(t.Context(), "orders", "shipping"))
+	t.Setenv("PUBSUB_EMULATOR_HOST", s.addr)
+	sink, err := pubsubbroker.Open("pubsub://"+project, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")}); errs != nil || len(a.publishes()) != 1 {
+		t.Errorf("%v, %d requests", errs, len(a.publishes()))
+	}
+	from, err := pubsubbroker.OpenSource("pubsub://"+project, &pubsubbroker.SourceOptions{Subscription: "shipping"})
+	must(t, err)
+	t.Cleanup(from.Close)
+	if ds, err := from.Receive(t.Context(), 1); err != nil || len(ds) != 1 {
+		t.Errorf("received %v, %v", ds, err)
+	}
+}
+
+// TestEndpoint: a regional endpoint is dialed at its address, by TLS, with its name. It
+// conflicts with the variable that names an emulator.
+func TestEndpoint(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	account, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "relay@" + project + ".iam.gserviceaccount.com", "token_uri": "https://oauth2.googleapis.com/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "private_key_id": "1", "project_id": project,
+	})
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "account.json")
+	must(t, os.WriteFile(file, account, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+	t.Setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:1")
+	if _, err := pubsubbroker.Open("pubsub://"+project+"?endpoint=localhost:1", nil); err == nil || !strings.Contains(err.Error(), "unset the variable") {
+		t.Errorf("an endpoint beside an emulator: %v", err)
+	}
+	t.Setenv("PUBSUB_EMULATOR_HOST", "")
+	l, err := net.Listen("tcp", "localhost:0")
+	must(t, err)
+	names := make(chan string, 10)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = tls.Server(conn, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { //nolint:gosec // it accepts nobody
+				names <- hello.ServerName
+				return nil, errors.New("no certificate")
+			}}).HandshakeContext(t.Context())
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	sink, err := pubsubbroker.Open("pubsub://"+project+"?endpoint=localhost:"+port, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})[0])
+	if name := <-names; name != "localhost" || e.Class != broker.ClassOutage {
+		t.Errorf("dialed %q: class %v: %v", name, e.Class, e)
+	}
+}
+
+// TestLateRequests: a call that gets no room for a request in the first half of its time
+// begins none in the second. What it did not send counts as not tried.
+func TestLateRequests(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s, a := reacting(t, "Publish", func(any) error {
+		close(asked)
+		<-answer
+		return nil
+	})
+	must(t, s.create(t.Context(), "orders"))
+	sink, err := pubsubbroker.Open("pubsub://"+project+"?window=1&emulator="+s.addr, nil)
+	must(t, err)
+	t.Cleanup(sink.Close)
+	first := make(chan []error, 1)
+	go func() { first <- sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")}) }()
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	errs := sink.Deliver(ctx, broker.Batch{Messages: messages("bbc-")})
+	if left := time.Until(end); left < time.Second {
+		t.Errorf("the call waited until %v before its end", left)
+	}
+	for i, err := range errs {
+		if !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	close(answer)
+	if errs := <-first; errs != nil {
+		t.Error(errs)
+	}
+	if all := a.publishes(); len(all) != 1 {
+		t.Errorf("published %v", all)
+	}
+}
+
+// TestRejectedToken: after a request whose credentials were rejected the next one has a
+// client of its own, which looks for credentials again.
+func TestRejectedToken(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*pubsubbroker.Sink, *pubsubbroker.Source) error{
+		"Publish": func(sink *pubsubbroker.Sink, _ *pubsubbroker.Source) error {
+			return errors.Join(sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")})...)
+		},
+		"GetTopic": func(sink *pubsubbroker.Sink, _ *pubsubbroker.Source) error { return sink.Ping(t.Context()) },
+		"Pull": func(_ *pubsubbroker.Sink, from *pubsubbroker.Source) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a pull without an answer ends after 80 s
+			defer cancel()
+			_, err := from.Receive(ctx, 1)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			expired := true
+			s, _ := reacting(t, name, func(any) error {
+				if expired {
+					expired = false
+					return status.Error(codes.Unauthenticated, "token expired")
+				}
+				return nil
+			})
+			must(t, s.create(t.Context(), "orders"))
+			must(t, s.subscribe(t.Context(), "orders", "shipping"))
+			proxy, err := faultproxy.New(s.addr)
+			must(t, err)
+			t.Cleanup(func() { proxy.Close() })
+			sink := open(t, proxy.Addr(), &pubsubbroker.SinkOptions{Timeout: 20 * time.Second})
+			from, err := pubsubbroker.OpenSource("pubsub://"+project+"?emulator="+proxy.Addr(), &pubsubbroker.SourceOptions{Subscription: "shipping", Timeout: 20 * time.Second})
+			must(t, err)
+			t.Cleanup(from.Close)
+			if err := ask(sink, from); err == nil || !strings.Contains(err.Error(), "token expired") {
+				t.Fatalf("the first request: %v", err)
+			}
+			if errs := open(t, s.addr, nil).Deliver(t.Context(), broker.Batch{Messages: messages("b")}); errs != nil {
+				t.Fatal(errs)
+			}
+			proxy.Strand() // a request on the connection before gets no answer
+			if err := ask(sink, from); err != nil {
+				t.Errorf("the next request: %v", err)
+			}
+		})
 	}
 }
 

@@ -14,7 +14,8 @@ type closer interface {
 }
 
 // line is a client that is made when it is needed first, and made anew after a request
-// that got no answer: gRPC would keep using a connection that is half-open.
+// that got no answer: gRPC would keep using a connection that is half-open. So it is
+// after a request whose credentials were rejected.
 type line[C closer] struct {
 	dial func(context.Context) (C, error) // nil: the client is the caller's
 

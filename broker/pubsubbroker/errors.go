@@ -23,7 +23,7 @@ const (
 	codeThrottled   = "THROTTLED"        // the project's quota is used up: wait, or raise it
 	codeRefused     = "INVALID_ARGUMENT" // the service refuses the message or its attributes: correct what writes it
 	codeTooLarge    = "TOO_LARGE"        // the message is above 10 MB: claim large payloads
-	codeTopicName   = "TOPIC_NAME"       // the topic is no name of a topic: use a route with a valid one
+	codeTopicName   = "TOPIC_NAME"       // the topic is not a valid name: use a route with a valid one
 	codeAttributes  = "ATTRIBUTES"       // the headers need more than 100 attributes: send fewer
 )
 
@@ -104,6 +104,10 @@ func unsent(message string) bool {
 func lacking(err error) error {
 	return broker.Outage(fmt.Errorf("no usable credentials: %w; set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account", err), codeCredentials, "")
 }
+
+// rejected reports that the service did not accept the credentials. A new client looks for
+// them again: a file may have been replaced, and a token withdrawn before its end.
+func rejected(err error) bool { return broker.Classify(err).Code == codeCredentials }
 
 // delay is the service's wish, if it has one.
 func delay(st *status.Status) time.Duration {

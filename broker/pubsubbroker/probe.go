@@ -45,10 +45,11 @@ func (s *Sink) get(ctx context.Context, name string) (*pubsubpb.Topic, error) {
 	defer cancel()
 	t, err := client.GetTopic(call, &pubsubpb.GetTopicRequest{Topic: s.topic(name)}, once())
 	if err != nil {
-		if errors.Is(call.Err(), context.DeadlineExceeded) {
+		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"})
+		if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) {
 			s.line.doubt(client, s.opts.Timeout)
 		}
-		return nil, refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"})
+		return nil, err
 	}
 	return t, nil
 }

@@ -92,11 +92,12 @@ func (s *Sink) Info() broker.Info {
 
 // delivery is one Deliver call. Each message is in the hands of one goroutine.
 type delivery struct {
-	s    *Sink
-	ctx  context.Context
-	msgs []postrider.Message
-	errs []error
-	next keychain.Chain
+	s     *Sink
+	ctx   context.Context
+	begin context.Context // no request is begun when it is over
+	msgs  []postrider.Message
+	errs  []error
+	next  keychain.Chain
 }
 
 // Deliver implements broker.Sink.
@@ -104,7 +105,9 @@ func (s *Sink) Deliver(ctx context.Context, b broker.Batch) []error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	d := &delivery{s: s, ctx: ctx, msgs: b.Messages, errs: make([]error, len(b.Messages))}
+	begin, cancel := keychain.Beginning(ctx)
+	defer cancel()
+	d := &delivery{s: s, ctx: ctx, begin: begin, msgs: b.Messages, errs: make([]error, len(b.Messages))}
 	var (
 		first []int
 		alone []int // messages without a key
@@ -116,14 +119,14 @@ func (s *Sink) Deliver(ctx context.Context, b broker.Batch) []error {
 			alone = append(alone, i)
 			continue
 		}
-		if err := s.enter(ctx); err != nil {
+		if err := d.enter(); err != nil {
 			d.fail(i, err)
 			continue
 		}
 		wg.Go(func() { defer s.leave(); d.key(i) })
 	}
 	if len(alone) > 0 {
-		if err := s.enter(ctx); err != nil {
+		if err := d.enter(); err != nil {
 			for _, i := range alone {
 				d.errs[i] = err
 			}
@@ -142,16 +145,27 @@ func (s *Sink) Deliver(ctx context.Context, b broker.Batch) []error {
 }
 
 // enter takes a slot for requests.
-func (s *Sink) enter(ctx context.Context) error {
-	if err := s.ended(ctx); err != nil {
+func (d *delivery) enter() error {
+	if err := d.late(); err != nil {
 		return err
 	}
 	select {
-	case s.slots <- struct{}{}:
+	case d.s.slots <- struct{}{}:
 		return nil
-	case <-ctx.Done():
-		return s.ended(ctx)
+	case <-d.begin.Done():
+		return d.late()
 	}
+}
+
+// late returns an error when no request may be begun any more.
+func (d *delivery) late() error {
+	if err := d.s.ended(d.ctx); err != nil {
+		return err
+	}
+	if d.begin.Err() != nil {
+		return keychain.Late()
+	}
+	return nil
 }
 
 func (s *Sink) leave() { <-s.slots }
@@ -220,14 +234,14 @@ func (d *delivery) send(r *request) bool {
 	if len(r.of) == 0 {
 		return true
 	}
-	err := d.s.publish(d.ctx, r)
+	err := d.publish(r)
 	if err == nil {
 		return true
 	}
 	if ownFault(err) && len(r.of) > 1 { // one of them is the reason
 		for n := range r.of {
 			one := request{topic: r.topic, key: r.key, msgs: r.msgs[n : n+1], of: r.of[n : n+1]}
-			if err := d.s.publish(d.ctx, &one); err != nil {
+			if err := d.publish(&one); err != nil {
 				d.fail(r.of[n], err)
 				return false
 			}
@@ -271,14 +285,14 @@ func (d *delivery) apart(all []int) {
 
 // scatter sends a request of messages that do not wait for each other.
 func (d *delivery) scatter(r *request) {
-	err := d.s.publish(d.ctx, r)
+	err := d.publish(r)
 	if err == nil {
 		return
 	}
 	for n, i := range r.of {
 		d.errs[i] = err
 		if ownFault(err) && len(r.of) > 1 {
-			d.errs[i] = d.s.publish(d.ctx, &request{topic: r.topic, key: r.key, msgs: r.msgs[n : n+1], of: r.of[n : n+1]})
+			d.errs[i] = d.publish(&request{topic: r.topic, key: r.key, msgs: r.msgs[n : n+1], of: r.of[n : n+1]})
 		}
 	}
 }
@@ -293,11 +307,15 @@ func (s *Sink) topic(name string) string { return "projects/" + s.opts.Project +
 // once turns the client's retries off: the relay retries, and knows what may be sent again.
 func once() gax.CallOption { return gax.WithRetry(func() gax.Retryer { return nil }) }
 
-// publish sends one request.
-func (s *Sink) publish(ctx context.Context, r *request) error {
-	if err := s.ended(ctx); err != nil {
+// publish sends one request unless it is late for that.
+func (d *delivery) publish(r *request) error {
+	if err := d.late(); err != nil {
 		return err
 	}
+	return d.s.publish(d.ctx, r)
+}
+
+func (s *Sink) publish(ctx context.Context, r *request) error {
 	client, err := s.line.get(ctx)
 	if err != nil {
 		return lacking(err)
@@ -307,7 +325,7 @@ func (s *Sink) publish(ctx context.Context, r *request) error {
 	out, err := client.Publish(call, &pubsubpb.PublishRequest{Topic: s.topic(r.topic), Messages: r.msgs}, once())
 	if err != nil {
 		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: r.topic, permission: "pubsub.topics.publish", sending: true})
-		if errors.Is(call.Err(), context.DeadlineExceeded) { // the connection may be half-open
+		if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) { // the connection may be half-open
 			s.line.doubt(client, s.opts.Timeout)
 		}
 		return err

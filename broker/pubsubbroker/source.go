@@ -246,10 +246,10 @@ func (s *Source) modify(ctx context.Context, ids []string, d time.Duration) erro
 	return s.timed(call, client, client.ModifyAckDeadline(call, in, once()))
 }
 
-// timed lets the next request connect anew when this one had no answer. A pull on the
-// connection before may still end.
+// timed lets the next request connect anew when this one had no answer, or its credentials
+// were rejected. A pull on the connection before may still end.
 func (s *Source) timed(call context.Context, client *pubsub.SubscriptionAdminClient, err error) error {
-	if err != nil && errors.Is(call.Err(), context.DeadlineExceeded) {
+	if err != nil && (errors.Is(call.Err(), context.DeadlineExceeded) || rejected(refusal(err, subject{}))) {
 		s.line.doubt(client, s.pullFor+s.opts.Timeout)
 	}
 	return err

@@ -18,6 +18,9 @@ import (
 	"github.com/postrider/postrider/broker/internal/brokerurl"
 )
 
+// emulatorHost is the variable that names an emulator to all of Google's clients.
+const emulatorHost = "PUBSUB_EMULATOR_HOST"
+
 // Target is a Pub/Sub URL, read.
 type Target struct {
 	Project  string
@@ -76,6 +79,8 @@ func (t *Target) place(u *brokerurl.URL) error {
 		return errors.New("TLS is always on, except with emulator")
 	case u.Has("endpoint") && u.Has("emulator"):
 		return errors.New("use endpoint or emulator")
+	case u.Has("endpoint") && os.Getenv(emulatorHost) != "": // Google's client would dial the endpoint without TLS and credentials
+		return errors.New("endpoint conflicts with the variable " + emulatorHost + ": unset the variable")
 	}
 	t.Project, t.Endpoint, t.Emulator = u.Hosts[0], u.Param("endpoint"), u.Param("emulator")
 	for _, name := range []string{"endpoint", "emulator"} {
@@ -119,7 +124,7 @@ func (t *Target) ClientOptions() []option.ClientOption {
 	opts := []option.ClientOption{option.WithGRPCDialOption(reconnect)}
 	emulator := t.Emulator
 	if emulator == "" && t.Endpoint == "" {
-		emulator = os.Getenv("PUBSUB_EMULATOR_HOST")
+		emulator = os.Getenv(emulatorHost)
 	}
 	switch {
 	case emulator != "":

@@ -21,14 +21,14 @@ func (a *app) auditCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Compare what was committed with what became of it",
-		Long: "Two books are kept apart: rows, counted once when they become visible, and the pipes' own\n" +
+		Short: "Compare committed messages with sent, parked and pending ones",
+		Long: "The outbox has two separate books: rows, counted when they become visible, and the pipes'\n" +
 			"counters. For every lane of every pipe\n\n" +
 			"    committed = sent + parked + discarded - replayed + pending\n\n" +
-			"holds at each look. A difference is named with its lane, the numbers between which it arose\n" +
-			"and candidates, and exits with code 6. A look counts what is new; --full counts all rows\n" +
-			"and finds those that were removed by hand after they had been sent. A relay looks by\n" +
-			"itself (--audit-every) and counts in full once a day.",
+			"at each comparison. A difference is printed with its lane, the numbers between which it arose\n" +
+			"and candidates; the exit code is 6. A comparison counts new rows only; --full counts all rows\n" +
+			"and finds rows that were removed by hand after they had been sent. A relay compares\n" +
+			"every --audit-every, and counts in full once a day.",
 		Example: "  postrider audit\n  postrider audit --full --output json\n  postrider audit --every 1m",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

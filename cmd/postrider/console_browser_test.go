@@ -164,6 +164,11 @@ func TestConsoleInBrowser(t *testing.T) {
 		t.Errorf("the browser reports %d pages and acts, want %d", len(seen), want)
 	}
 	for _, p := range seen {
+		if p.Act == "" {
+			t.Logf("%-60s %-5s %4d px: %d serious findings of axe, %d px too wide, %d errors", p.Path, p.Theme, p.Width, len(p.Axe), p.Wide, len(p.Wrong))
+		} else {
+			t.Logf("%-60s script %v: %d errors", p.Act, p.Script, len(p.Wrong))
+		}
 		where := fmt.Sprintf("%s%s (%s, %d, script %v)", p.Path, p.Act, p.Theme, p.Width, p.Script)
 		if p.Error != "" || len(p.Wrong) > 0 || len(p.Axe) > 0 || p.Wide > 0 || p.Marked > 0 || p.Act == "" && p.Status != 200 {
 			t.Errorf("%s: status %d, %d px too wide, %d elements of a message, error %q, wrong %q, axe %q\n%s", where, p.Status, p.Wide, p.Marked, p.Error, p.Wrong, p.Axe, p.Text)

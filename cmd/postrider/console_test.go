@@ -79,6 +79,13 @@ var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value=
 func (b *browser) do(path string, fill ...string) (form, answer string) {
 	b.t.Helper()
 	form = b.page(path)
+	until(b.t, "the records are counted", b.p, func() bool {
+		counting := strings.Contains(form, ": counting</h1>")
+		if counting {
+			form = b.page(path)
+		}
+		return !counting
+	})
 	fields := url.Values{}
 	for _, f := range hiddenField.FindAllStringSubmatch(form, -1) {
 		fields.Add(f[1], f[2])

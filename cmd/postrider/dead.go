@@ -39,7 +39,7 @@ func (a *app) deadCommand() *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVar(&a.consumer, "consumer", "", "dead letters of this consumer instead of the relay's")
 	cmd.AddCommand(a.deadList(), a.deadShow(), a.deadAct(store.ActRetry, "retry", "Send dead letters again, with the same id"),
-		a.deadAct(store.ActDiscard, "discard", "Remove dead letters for ever and free their keys"))
+		a.deadAct(store.ActDiscard, "discard", "Discard dead letters permanently and release their keys"))
 	return cmd
 }
 

@@ -17,7 +17,7 @@ func (a *app) demoCommand() *cobra.Command {
 	o := demo.Options{ErrOut: a.errOut}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work: orders travel while the relay is being killed",
+		Short: "Run a demo: orders are delivered while the relay is killed",
 		Long: "Starts a shop, a relay and a warehouse as processes of their own, with SQLite and a broker\n" +
 			"inside this process, places orders, kills the relay with SIGKILL while messages are under\n" +
 			"way, and counts at the end what the order table, the broker and the stock table hold.\n" +

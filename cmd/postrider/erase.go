@@ -25,8 +25,8 @@ func (a *app) eraseCommand() *cobra.Command {
 		Use: "erase --key KEY --reason WHY", Short: "Remove payloads and headers of a key's delivered messages",
 		Long: "Remove payload and headers of every message of a key that was delivered to all pipes, and\n" +
 			"discard its dead letters. The rows stay, without content: number, id, topic, key, type, version.\n" +
-			"They are not replayed. While a message of the key is to be delivered yet, nothing is erased.\n\n" +
-			"What was sent is in the broker, and what was archived is in the archive: see docs/personal-data.md.",
+			"They are not replayed. While a message of the key is undelivered, nothing is erased.\n\n" +
+			"The broker and archives keep their copies: see docs/personal-data.md.",
 		Example: "  postrider erase --key customer-42 --dry-run\n  postrider erase --key customer-42 --reason 'request 1234' --wait 1m",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

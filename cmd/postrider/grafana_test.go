@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -315,8 +317,8 @@ func TestDashboardsShowARelay(t *testing.T) {
 		}
 		return len(panels) == 0
 	})
-	for name, expr := range exprs {
-		t.Logf("%-60s %v", name, prom.query(expr))
+	for _, name := range slices.Sorted(maps.Keys(exprs)) {
+		t.Logf("%-60s %v", name, prom.query(exprs[name]))
 	}
 	p.stop()
 }

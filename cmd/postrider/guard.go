@@ -22,11 +22,11 @@ type guardFlags struct {
 func (a *app) guardCommand() *cobra.Command {
 	var f guardFlags
 	cmd := &cobra.Command{
-		Use: "guard", Short: "Read, set or reset how far a consumer's keys have come",
+		Use: "guard", Short: "Read, set or reset the marks of a consumer's keys",
 		Long: "Where an order guards a topic (latest, contiguous), the consumer's database keeps a mark of\n" +
 			"each key: the version that was applied last. Versions up to it count as applied. --store names\n" +
-			"the consumer's database. A running consumer goes by the new mark at once. A mark that is moved\n" +
-			"back does not bring messages back: send them again with new ids.",
+			"the consumer's database. A running consumer uses the new mark at once. A mark that is moved\n" +
+			"back does not repeat messages: send them again with new ids.",
 		Example: "  postrider guard list --store postgres://HOST/BILLING --consumer billing --topic orders\n" +
 			"  postrider guard set --store postgres://HOST/BILLING --consumer billing --topic orders --key o-1 --version 7 --reason \"began in the middle\"",
 		Args: noArgs,
@@ -157,5 +157,5 @@ func (a *app) moveMark(cmd *cobra.Command, f *guardFlags, version int64) error {
 
 // noTables says what to do when the inbox's tables are missing.
 func noTables(err error) error {
-	return fmt.Errorf("%w; if the inbox's tables are not there, `postrider migrate inbox` makes them", err)
+	return fmt.Errorf("%w; if the inbox's tables are missing, create them with `postrider migrate inbox`", err)
 }

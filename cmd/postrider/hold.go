@@ -27,7 +27,7 @@ type holdAnswer struct {
 
 // holdCommand is pause or resume.
 func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
-	use, short := "pause", "Let a key, a lane or an endpoint wait until it is resumed"
+	use, short := "pause", "Pause a key, a lane or an endpoint until it is resumed"
 	long := "The messages of a paused key are parked as waiting, in their order, and those of other keys\n" +
 		"flow on. A paused lane is not read. To an endpoint of webhooks, by its name, nothing is sent: its\n" +
 		"messages are set aside, and one that answers 410 Gone is paused by the relay. A whole pipe:\n" +

@@ -20,7 +20,7 @@ func (a *app) journalCommand() *cobra.Command {
 		name  string
 	)
 	cmd := &cobra.Command{
-		Use: "journal", Short: "List what people did: who, when, what, why",
+		Use: "journal", Short: "List acts of people with actor, time and reason",
 		Long: "List the acts of people on this outbox, the newest first. An act that a relay carries out\n" +
 			"has an entry when it is asked for and one for each lane in which it was carried out.",
 		Example: "  postrider journal --since 24h\n  postrider journal --act discard --by ann --output json",

@@ -18,7 +18,7 @@ import (
 
 func (a *app) messageCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "message", Short: "Show what became of one message", Args: noArgs,
+		Use: "message", Short: "Show the state and history of a message", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var at, consumer string
@@ -81,11 +81,11 @@ func (a *app) messageShow(cmd *cobra.Command, id, at, consumer string) error {
 
 func (a *app) keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "key", Short: "Show what holds one key", Args: noArgs,
+		Use: "key", Short: "Show what blocks a key", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "show KEY", Short: "Show what holds a key, and since when",
+		Use: "show KEY", Short: "Show what blocks a key, and since when",
 		Long: "Show the lane of a key and who holds it, whether a person has paused it, the message that\n" +
 			"holds it with its last attempts, how many wait (counted up to 2000), and the command that repairs it.",
 		Example: "  postrider key show customer-7",

@@ -114,7 +114,7 @@ func TestMessageShow(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"01900000-0000-7000-8000-000000000000": "--at",
-		"5f0a9d1c-3b52-4a7e-9c33-0f6f1c2d3e4f": "no UUIDv7",
+		"5f0a9d1c-3b52-4a7e-9c33-0f6f1c2d3e4f": "not a UUIDv7",
 		"x":                                    "must be a UUID",
 	} {
 		if got := cli(t, nil, "", "message", "show", args, "--store", url); got.code == 0 || !strings.Contains(got.err, want) || strings.Count(got.err, "\n") != 1 {

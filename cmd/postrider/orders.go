@@ -128,12 +128,12 @@ func (a *app) printState(ctx context.Context, st *open.Outbox, f *choose.Order, 
 func (a *app) replayCommand() *cobra.Command {
 	f := &choose.Order{Order: ops.Order{Kind: store.ActReplay, Rate: 1000}}
 	cmd := &cobra.Command{
-		Use: "replay", Short: "Send settled messages of the outbox into the pipe once more",
-		Long: "Finds messages that the pipe has settled and that retention has left, and sends them once\n" +
-			"more, with their ids and a higher postrider-generation. They go behind everything that is\n" +
-			"live, so that no replayed message overtakes a live one of its key, unless --overtake is\n" +
-			"given. Dead letters are not settled: see `postrider dead retry`. A consumer with an inbox\n" +
-			"drops the ids that it has had.",
+		Use: "replay", Short: "Send settled messages to a pipe again",
+		Long: "Find messages that the pipe has settled and retention has kept, and send them again with\n" +
+			"their ids and a higher postrider-generation. They follow all pending messages, so that no\n" +
+			"replayed message overtakes one of its key, unless --overtake is given. Dead letters are\n" +
+			"not settled: see `postrider dead retry`. A consumer with an inbox drops ids that it has\n" +
+			"processed.",
 		Example: "  postrider replay --topic orders --since 2h --dry-run\n" +
 			"  postrider replay --key customer-7 --reason \"lost by the search index\" --yes\n" +
 			"  postrider replay --topic stock --key sku-1 --versions 4-6 --reason \"a gap at billing\" --yes",
@@ -170,7 +170,7 @@ func (a *app) orderCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	show := &cobra.Command{
-		Use: "show ID", Short: "Show how far an order has come", Args: choose.SeqArgs(1),
+		Use: "show ID", Short: "Show the progress of an order", Args: choose.SeqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withOrder(cmd, args[0], func(orders ops.Orders, id int64) error {
 				s, err := orders.OrderState(cmd.Context(), id)
@@ -186,7 +186,7 @@ func (a *app) orderCommand() *cobra.Command {
 	}
 	var reason string
 	cancel := &cobra.Command{
-		Use: "cancel ID", Short: "End an order: what it has not moved yet stays as it is", Args: choose.SeqArgs(1),
+		Use: "cancel ID", Short: "Cancel an order; records that it has not moved stay unchanged", Args: choose.SeqArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withOrder(cmd, args[0], func(orders ops.Orders, id int64) error {
 				if err := orders.CancelOrder(cmd.Context(), id, a.actor(), reason); err != nil {

@@ -65,11 +65,11 @@ func (a *app) pipeAdd() *cobra.Command {
 	var f store.Filter
 	cmd := &cobra.Command{
 		Use: "add NAME", Short: "Make a pipe", Args: pipeArg,
-		Long: "Make a pipe that starts from now, from the beginning (what retention has left) or with the\n" +
-			"first message created at a time, in the order in which messages were written. What is being\n" +
-			"written at this moment belongs to it as a whole, also what is older than that time.\n\n" +
-			"A filter never changes. Conditions of several kinds must all hold, of several values of one\n" +
-			"kind one. A value with a star at its end matches every value that begins so.",
+		Long: "Make a pipe that starts now, at the beginning (the oldest row that retention has kept) or\n" +
+			"with the first message created at a time. Transactions that are open at this moment are\n" +
+			"included whole, with older messages too.\n\n" +
+			"A filter never changes. A message must match each kind of condition; of several values of\n" +
+			"one kind, one must match. A value that ends with a star matches every value with that prefix.",
 		Example: "  postrider pipe add search --from beginning --topic 'orders.*' --topic refunds\n" +
 			"  postrider pipe add eu --from 2026-11-21T06:00:00Z --header region=eu\n" +
 			"  postrider pipe add audit --from 48h",
@@ -107,7 +107,7 @@ func (a *app) pipeAdd() *cobra.Command {
 
 func (a *app) pipePause(resume bool) *cobra.Command {
 	var reason string
-	use, short, long, said := "pause", "Let a pipe's relays send nothing new", "The relays of the pipe learn it with their next heartbeat (0.7 s unless --lease-ttl is longer). They\n"+
+	use, short, long, said := "pause", "Pause a pipe", "The relays of the pipe learn it with their next heartbeat (0.7 s unless --lease-ttl is longer). They\n"+
 		"finish what they had begun, and keep their lanes. Messages wait, and retention waits for them.", "paused: its relays stop with their next heartbeat, and messages wait"
 	if resume {
 		use, short, long, said = "resume", "Resume a paused pipe", "The relays of the pipe continue with their next heartbeat, where they stopped.", "resumed"
@@ -139,7 +139,7 @@ func (a *app) pipeRemove() *cobra.Command {
 	var reason string
 	var forfeit int64
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Remove a pipe and what it has parked", Args: pipeArg,
+		Use: "remove NAME", Short: "Remove a pipe and its parked records", Args: pipeArg,
 		Long: "Remove a pipe with its progress, its parked messages and their requests. While there are\n" +
 			"messages that it has not carried, dead letters included, it is refused with their number;\n" +
 			"--forfeit is the most messages that may be given up, counted when the command runs.\n" +

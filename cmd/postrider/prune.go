@@ -42,7 +42,7 @@ func (a *app) pruneCommand() *cobra.Command {
 			"on PostgreSQL, or from an inbox, is in the journal.\n\n" +
 			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
 			"After a crash the same rows may be archived again, under the same name.\n\n" +
-			"With --consumer NAME it forgets what a consumer has processed, in the consumer's own database:\n" +
+			"With --consumer NAME it removes the claims of a consumer, in the consumer's own database:\n" +
 			"--store names that one. What comes back afterwards has a second effect, so an age below\n" +
 			"--horizon, for which anything can bring a message back, is refused. With --topic the broker is\n" +
 			"asked for how long it keeps that topic, and the longer of both counts. The marks of keys stay.",

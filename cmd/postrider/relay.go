@@ -15,7 +15,7 @@ func (a *app) relayCommand() *cobra.Command {
 	l := &a.set.listener
 	cmd := &cobra.Command{
 		Use:   "relay",
-		Short: "Carry the outbox to the broker until interrupted",
+		Short: "Deliver the outbox to the broker until interrupted",
 		Long: "Any number of relays share the lanes of an outbox. An unreachable database or broker is\n" +
 			"reported once and waited for; the broker is asked at the start and every 30 s while no\n" +
 			"message shows that it answers. The first SIGTERM drains, the second one exits at once.\n\n" +

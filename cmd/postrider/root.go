@@ -21,6 +21,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/schemas"
 	"github.com/postrider/postrider/cmd/postrider/internal/sizing"
 	"github.com/postrider/postrider/cmd/postrider/internal/starter"
+	"github.com/postrider/postrider/cmd/postrider/internal/tables"
 	"github.com/postrider/postrider/cmd/postrider/internal/top"
 	"github.com/postrider/postrider/schema/registry"
 	"github.com/postrider/postrider/store"
@@ -89,7 +90,8 @@ func (a *app) addCommands(root *cobra.Command) {
 		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
 	}
-	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), adoption.Command(a.adoptProgram()), a.pipeCommand(), a.strictCommand(), a.partitionsCommand(), files.Command(), sizing.Command(a.print), man.Command())
+	kept := tables.Program{Open: a.openReady, Actor: a.actor, Print: a.print, NoArgs: noArgs}
+	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), adoption.Command(a.adoptProgram()), a.pipeCommand(), kept.Strict(), kept.Partitions(), files.Command(), sizing.Command(a.print), man.Command())
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }
 

@@ -236,6 +236,10 @@ func TestSchemaAgainstGit(t *testing.T) {
 			t.Errorf("no %q in\n%s%s", want, got.out, got.err)
 		}
 	}
+	// A scanner finds the file wherever the program runs: its path begins at the top of the repository.
+	if got := check("git:one", "--sarif", "-"); !strings.Contains(got.out, `"uri": "`+filepath.Base(dir)+`/order.paid/001.json"`) {
+		t.Errorf("SARIF: %s%s", got.out, got.err)
+	}
 	if err := os.RemoveAll(filepath.Join(dir, "order.gone")); err != nil {
 		t.Fatal(err)
 	}

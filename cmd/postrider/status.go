@@ -184,7 +184,7 @@ func (a *app) consumerStatus(ctx context.Context, name string) error {
 		return exit.Usagef("%v", unknown)
 	}
 	if err != nil {
-		return fmt.Errorf("status: %w; if the inbox's tables are not there, the consumer makes them with Inbox.Migrate", err)
+		return fmt.Errorf("status: %w; if the inbox's tables are missing, the consumer creates them with Inbox.Migrate", err)
 	}
 	return a.print(answer.ConsumersOf(all), func(w *tabwriter.Writer) { answer.ConsumersText(w, all) })
 }

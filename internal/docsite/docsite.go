@@ -23,6 +23,7 @@ const source = "https://github.com/postrider/postrider"
 type Site struct {
 	root  string
 	pages []string // paths from the root, of Markdown
+	shown []string // pictures
 }
 
 // Open finds the pages below root.
@@ -35,14 +36,15 @@ func Open(root string) (*Site, error) {
 		if d.IsDir() && name != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"node_modules", "testdata", "dist", "bin"}, d.Name())) {
 			return filepath.SkipDir
 		}
-		if !d.IsDir() && strings.HasSuffix(name, ".md") {
-			rel, err := filepath.Rel(root, name)
-			if err != nil {
-				return err
-			}
+		rel, err := filepath.Rel(root, name)
+		switch {
+		case err != nil || d.IsDir():
+		case strings.HasSuffix(name, ".md"):
 			s.pages = append(s.pages, filepath.ToSlash(rel))
+		case strings.HasSuffix(name, ".png"):
+			s.shown = append(s.shown, filepath.ToSlash(rel))
 		}
-		return nil
+		return err
 	})
 	return s, err
 }
@@ -69,6 +71,15 @@ func (s *Site) Stage(dir string) error {
 			return err
 		}
 		if err := write(filepath.Join(dir, at(page)), s.rewrite(page, string(text))); err != nil {
+			return err
+		}
+	}
+	for _, picture := range s.shown {
+		b, err := os.ReadFile(filepath.Join(s.root, picture))
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(dir, "public", picture), string(b)); err != nil {
 			return err
 		}
 	}
@@ -148,6 +159,9 @@ func (s *Site) target(page, to string) string {
 	}
 	if index := path.Join(whole, "README.md"); slices.Contains(s.pages, index) {
 		return "/" + at(index) + anchor
+	}
+	if slices.Contains(s.shown, whole) {
+		return "/" + whole
 	}
 	info, err := os.Stat(filepath.Join(s.root, whole))
 	switch {

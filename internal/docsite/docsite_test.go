@@ -45,15 +45,16 @@ func TestMenuHasEveryPage(t *testing.T) {
 func TestLinksLeadToPagesOrTheSource(t *testing.T) {
 	s := open(t, root)
 	for to, want := range map[string]string{
-		"guarantees.md":             "/docs/guarantees.md",
-		"../README.md#brokers":      "/index.md#brokers",
-		"../examples/README.md":     "/examples/index.md",
-		"../broker/kafkabroker":     "/broker/kafkabroker/index.md",
-		"../deploy/helm/postrider":  source + "/tree/main/deploy/helm/postrider",
-		"alerts/consumer.rules.yml": source + "/blob/main/docs/alerts/consumer.rules.yml",
-		"#here":                     "#here",
-		"https://example.com/a.md":  "https://example.com/a.md",
-		"nowhere.md":                "nowhere.md",
+		"guarantees.md":                    "/docs/guarantees.md",
+		"../README.md#brokers":             "/index.md#brokers",
+		"../examples/README.md":            "/examples/index.md",
+		"../broker/kafkabroker":            "/broker/kafkabroker/index.md",
+		"../deploy/helm/postrider":         source + "/tree/main/deploy/helm/postrider",
+		"alerts/consumer.rules.yml":        source + "/blob/main/docs/alerts/consumer.rules.yml",
+		"images/console/overview-dark.png": "/docs/images/console/overview-dark.png",
+		"#here":                            "#here",
+		"https://example.com/a.md":         "https://example.com/a.md",
+		"nowhere.md":                       "nowhere.md",
 	} {
 		if got := s.target("docs/sizing.md", to); got != want {
 			t.Errorf("%s leads to %s, want %s", to, got, want)

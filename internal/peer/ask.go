@@ -29,7 +29,7 @@ func questions() []question {
 			return string(answer[4:8]) == kafkaMark
 		}},
 		{"Redis", []byte("PING\r\n"), 5, func(answer []byte) bool {
-			return bytes.HasPrefix(answer, []byte("+PONG")) || Spoken(answer) == "Redis"
+			return bytes.HasPrefix(answer, []byte("+PONG")) || spoken(answer) == "Redis"
 		}},
 	}
 }

@@ -107,7 +107,7 @@ func (w *watched) Read(p []byte) (int, error) {
 			return 0, w.silent(err)
 		}
 		if first = first[:n]; !w.protocol.Fits(first) {
-			w.err = &Error{Want: w.protocol.Name, Addr: w.addr, Speaks: Spoken(first)}
+			w.err = &Error{Want: w.protocol.Name, Addr: w.addr, Speaks: spoken(first)}
 			return 0, w.err
 		}
 		w.known, w.rest = true, first
@@ -168,9 +168,9 @@ func (f *watchedFile) Read(look func(fd uintptr) bool) error {
 	return f.RawConn.Read(look)
 }
 
-// Spoken returns the name of the protocol whose first bytes these are, "" if it
+// spoken returns the name of the protocol whose first bytes these are, "" if it
 // is unknown.
-func Spoken(first []byte) string {
+func spoken(first []byte) string {
 	for _, p := range []struct{ begin, name string }{
 		{"HTTP/", "HTTP"},
 		{"SSH-", "SSH"},

@@ -136,7 +136,7 @@ func (r *rig) checkChain(zombie, heir string) {
 }
 
 // TestTakeOver kills a relay and compares the pause of its lanes with the promise of
-// design.md: another instance, or the restarted one, delivers within 3 s with the default
+// engine.md: another instance, or the restarted one, delivers within 3 s with the default
 // options. The time in which the machine was starved of CPU is added, see starved.
 func TestTakeOver(t *testing.T) {
 	const promise = 3 * time.Second

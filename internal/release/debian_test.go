@@ -34,8 +34,10 @@ func TestDebContents(t *testing.T) {
 		}
 	}
 	contents := command(t, ".", "dpkg-deb", "--contents", deb)
-	for _, want := range []string{"./etc/postrider/postrider.yml", "./usr/bin/postrider", "./usr/lib/systemd/system/postrider.service", "./usr/lib/systemd/system/postrider@.service", "./usr/share/doc/postrider/copyright",
-		"./usr/share/man/man1/postrider.1.gz", "./usr/share/man/man1/postrider-dead-retry.1.gz", "./usr/share/bash-completion/completions/postrider"} {
+	for _, want := range []string{
+		"./etc/postrider/postrider.yml", "./usr/bin/postrider", "./usr/lib/systemd/system/postrider.service", "./usr/lib/systemd/system/postrider@.service", "./usr/share/doc/postrider/copyright",
+		"./usr/share/man/man1/postrider.1.gz", "./usr/share/man/man1/postrider-dead-retry.1.gz", "./usr/share/bash-completion/completions/postrider",
+	} {
 		if !strings.Contains(contents, " "+want+"\n") {
 			t.Errorf("%s is missing:\n%s", want, contents)
 		}

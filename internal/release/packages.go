@@ -56,6 +56,10 @@ func (v *version) writePackages(p program, h helps) error {
 		{rpm.DefaultRPM, func(i *nfpm.Info) {
 			i.Depends = []string{"/usr/sbin/useradd"}
 			i.RPM.BuildHost = "postrider.invalid" // the name of this machine is nobody's business
+			// rpm removes the folders that a package names, where dpkg removes every empty one.
+			for _, name := range []string{"/usr/share/zsh", "/usr/share/zsh/site-functions", "/usr/share/fish", "/usr/share/fish/vendor_completions.d"} {
+				i.Contents = append(i.Contents, v.directory(name, "root", 0o755))
+			}
 		}},
 	} {
 		info := v.info(p, from)
@@ -74,8 +78,6 @@ func (v *version) writePackages(p program, h helps) error {
 func (v *version) info(p program, from func(string) string) *nfpm.Info {
 	const everybody, program, group = 0o644, 0o755, 0o640
 	file := v.file
-	folder := &files.Content{Destination: "/etc/postrider", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "postrider", Mode: 0o750, MTime: v.time}}
-	papers := &files.Content{Destination: "/usr/share/doc/postrider", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: v.time}}
 	settings := file(from("postrider.yml"), "/etc/postrider/postrider.yml", group)
 	settings.Type, settings.FileInfo.Group = files.TypeConfigNoReplace, "postrider"
 	return &nfpm.Info{
@@ -87,7 +89,7 @@ func (v *version) info(p program, from func(string) string) *nfpm.Info {
 				file(from("postrider.service"), "/usr/lib/systemd/system/postrider.service", everybody),
 				file(from("postrider@.service"), "/usr/lib/systemd/system/postrider@.service", everybody),
 				file(filepath.Join(v.folder, "LICENSE"), "/usr/share/doc/postrider/copyright", everybody),
-				folder, papers, settings,
+				v.directory("/etc/postrider", "postrider", 0o750), v.directory("/usr/share/doc/postrider", "root", 0o755), settings,
 			},
 			Scripts: nfpm.Scripts{
 				PreInstall: from("preinstall.sh"), PostInstall: from("postinstall.sh"),
@@ -100,6 +102,11 @@ func (v *version) info(p program, from func(string) string) *nfpm.Info {
 // file is one of root's in a package.
 func (v *version) file(source, to string, mode os.FileMode) *files.Content {
 	return &files.Content{Source: source, Destination: to, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: v.time}}
+}
+
+// directory is one of root's and a group's in a package.
+func (v *version) directory(name, group string, mode os.FileMode) *files.Content {
+	return &files.Content{Destination: name, Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: group, Mode: mode, MTime: v.time}}
 }
 
 // create writes a file and reports the error of its end too.

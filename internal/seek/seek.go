@@ -36,5 +36,5 @@ func First(ctx context.Context, low, high int64, at time.Time, probe Probe) (int
 	return low, nil
 }
 
-// Reaches are how many numbers to look at on either side of First, one after the other.
-func Reaches() []int64 { return []int64{2_000, 20_000, 100_000} }
+// reaches are how many numbers to look at on either side of First, one after the other.
+func reaches() []int64 { return []int64{2_000, 20_000, 100_000} }

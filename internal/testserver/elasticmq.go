@@ -41,14 +41,6 @@ func ElasticMQLibs() (string, error) {
 	return libs, nil
 }
 
-// StartElasticMQ starts a server for one test, which may kill it. It is stopped
-// and removed when the test ends.
-func StartElasticMQ(tb TB, opts ...Option) *ElasticMQ {
-	tb.Helper()
-	e, err := LaunchElasticMQ(context.Background(), "", opts...)
-	return owned(tb, e, err)
-}
-
 // LaunchElasticMQ starts a server in dir, or in a temporary directory when dir is
 // empty. ctx bounds the start; end the server with Close.
 func LaunchElasticMQ(ctx context.Context, dir string, opts ...Option) (*ElasticMQ, error) {

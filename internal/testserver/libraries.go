@@ -36,9 +36,9 @@ func (p *Program) Run(ctx context.Context, input string, args ...string) (string
 	return out.String(), nil
 }
 
-// Libraries returns a directory in the cache in which command has installed the
+// libraries returns a directory in the cache in which command has installed the
 // libraries that the files of dir list, once per content of the files.
-func Libraries(tb TB, dir string, files []string, command ...string) string {
+func libraries(tb TB, dir string, files []string, command ...string) string {
 	tb.Helper()
 	cache, err := CacheDir()
 	if err != nil {
@@ -91,7 +91,7 @@ func Java(tb TB, dir string) []string {
 	if err != nil {
 		GiveUp(tb, err)
 	}
-	libs := Libraries(tb, dir, []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
+	libs := libraries(tb, dir, []string{"pom.xml", "SHA256SUMS"}, maven, "-B", "-q",
 		"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=.")
 	sums, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 	if err != nil {
@@ -119,7 +119,7 @@ func PythonVenv(tb TB, dir string) string {
 		GiveUp(tb, err)
 	}
 	const install = `python3=$1; "$python3" -m venv venv && venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt`
-	return filepath.Join(Libraries(tb, dir, []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter), "venv", "bin", "python3")
+	return filepath.Join(libraries(tb, dir, []string{"requirements.txt"}, "sh", "-c", install, "sh", interpreter), "venv", "bin", "python3")
 }
 
 // NodeModules returns node and the directory with the node_modules of dir's
@@ -130,7 +130,7 @@ func NodeModules(tb TB, dir string) (node, libs string) {
 	if err != nil {
 		GiveUp(tb, err)
 	}
-	return node, Libraries(tb, dir, []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	return node, libraries(tb, dir, []string{"package.json", "package-lock.json"}, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 }
 
 // CopyFile copies a file into dir.

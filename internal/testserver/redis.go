@@ -67,8 +67,8 @@ func RedisCommand(version string) ([]string, error) {
 	return []string{filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib, bin}, nil
 }
 
-// RedisClientCommand returns the command of the version's own redis-cli.
-func RedisClientCommand(version string) ([]string, error) {
+// redisClientCommand returns the command of the version's own redis-cli.
+func redisClientCommand(version string) ([]string, error) {
 	argv, err := RedisCommand(version)
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func ping(conn net.Conn) error {
 
 // CLI runs the version's own redis-cli on the server and returns what it prints.
 func (r *Redis) CLI(ctx context.Context, version string, args ...string) (string, error) {
-	argv, err := RedisClientCommand(version)
+	argv, err := redisClientCommand(version)
 	if err != nil {
 		return "", err
 	}

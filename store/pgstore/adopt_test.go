@@ -56,7 +56,7 @@ func copySchema(t *testing.T, from, to *db, how ...string) {
 //
 // Promises: L, O
 func TestDumpAndRestore(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		source := testserver.StartPostgres(t, "15")
 		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
 		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {

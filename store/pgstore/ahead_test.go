@@ -125,8 +125,7 @@ func (e *eager) some() {
 //
 // Promises: P, O
 func TestRowsGoAheadAsTheTableHasThem(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		_, d, s := tailed(t, version)
 		e := d.eager(s)
 		e.some()
@@ -210,8 +209,7 @@ func TestRowsAheadAndALogThatBreaks(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		seconds = 60
 	}
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		_, d, s := tailed(t, version)
 		e := &early{Store: s}
 		broker := membroker.New(nil)

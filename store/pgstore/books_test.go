@@ -211,7 +211,6 @@ func laneSum(b ops.Books) (sum ops.LaneBook) {
 // An outbox that had delivered before it had books begins them with what is there.
 func TestBooksOfAnOldOutbox(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := empty(t, version, 4)
 		s := d.store("main")
 		if _, err := s.Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Target: 1, Lanes: 4}); err != nil {

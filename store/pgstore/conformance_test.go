@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ type setting struct {
 //
 // Promises: L
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	poolers := testserver.PgBouncerVersions()
 	settings := []setting{underRoles("roles-partitions", partitioned), behindPooler(t, poolers[0], "15")}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
@@ -108,14 +110,18 @@ func withoutNames() setting {
 	}}
 }
 
-// behindPooler has PgBouncer in transaction mode, whose clients share three
-// sessions of the server.
+// behindPooler has two PgBouncers in transaction mode, in turns. The cases behind one
+// share three sessions of the server.
 func behindPooler(t *testing.T, version, server string) setting {
 	t.Helper()
-	bouncer := testserver.StartPgBouncer(t, version, "transaction", testserver.SharedPostgres(t, server))
+	var urls [2]string
+	for i := range urls {
+		urls[i] = testserver.StartPgBouncer(t, version, "transaction", testserver.SharedPostgres(t, server)).DatabaseURL("postgres")
+	}
+	var turn atomic.Int64
 	return setting{"pgbouncer-" + version + "-pg" + server, func(t *testing.T) storetest.Env {
 		d := fresh(t, server, 4)
-		return &bouncerEnv{env{d}, behindBouncer(t, bouncer.DatabaseURL("postgres"))}
+		return &bouncerEnv{env{d}, behindBouncer(t, urls[turn.Add(1)%2])}
 	}}
 }
 

@@ -68,7 +68,7 @@ func (d *db) crashSession(*testserver.Postgres) {
 //
 // Promises: L
 func TestCrashTakesNumbersBack(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		for name, crash := range map[string]func(*db, *testserver.Postgres){"server": (*db).crash, "session": (*db).crashSession} {
 			t.Run(name, func(t *testing.T) { crashTakesNumbersBack(t, version, crash) })
 		}

@@ -3,7 +3,7 @@
 // The outbox is an append-only table, read by a cursor that records which
 // transactions were running when it passed. Progress is a log of its own and
 // also the lease. Nothing is written per message after its
-// INSERT. docs/design.md, section 4, has the proof.
+// INSERT. docs/reading.md has the proof.
 //
 // [Store] is one pipe of one outbox over a pool that the caller opens and closes.
 // This package is the road: lease, read, settle, wake. Operations for people

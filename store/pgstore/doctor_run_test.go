@@ -243,8 +243,7 @@ func (d *db) victim(t *testing.T, application string, opts pgx.TxOptions, sql st
 
 // What concerns the whole server is examined on one of its own.
 func TestDoctorFindsWhatIsWrongWithTheServer(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("max_connections = 60"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
 		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
@@ -348,6 +347,7 @@ func TestDoctorOfAReadOnlyDatabase(t *testing.T) {
 // Where the whole server is read-only the fix is the server's: a setting of the role that
 // asks would leave the writers shut out.
 func TestDoctorOfAReadOnlyServer(t *testing.T) {
+	t.Parallel()
 	pg := testserver.StartPostgres(t, "18")
 	d := &db{T: t, pool: newPool(t, pg.Database(t)), schema: "box", lanes: 4}
 	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {

@@ -307,8 +307,7 @@ func (d *db) extraRole(what string) string {
 // An outbox as docs/postgres.md makes it, with a relay at work, is in order: by
 // the words of its owner and of the relay's own role.
 func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("fsync = on", "full_page_writes = on"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "healthy", lanes: 4}
 		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
@@ -346,7 +345,6 @@ func TestDoctorFindsNothingInAHealthyOutbox(t *testing.T) {
 // Without an outbox, or without any right to look, doctor reports it and does not fail.
 func TestDoctorSeesLittle(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		none := empty(t, version, 4)
 		if f := none.ill(none.examine(none.store("main"), ops.ExamineRequest{}, "schema"), "has no outbox"); f == nil || f.Fix != "postrider migrate" {
 			t.Errorf("without an outbox: %+v", f)

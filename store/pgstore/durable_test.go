@@ -18,7 +18,7 @@ import (
 //
 // Promises: P
 func TestDurableFlush(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		for durable, phantoms := range map[pgstore.Durability]int64{pgstore.Committed: 1, pgstore.Flushed: 0} {
 			t.Run("durable="+string(durable), func(t *testing.T) {
 				pg, d := lazy(t, version)
@@ -61,8 +61,7 @@ func (d *db) stopWalWriter() {
 //
 // Promises: P
 func TestDurableReplay(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		o := p.owner("a")
 		o.store = pgstore.New(p.pool, &pgstore.Options{Schema: p.schema, Durable: pgstore.Replayed})

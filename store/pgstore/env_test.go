@@ -3,7 +3,9 @@ package pgstore_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,12 +22,38 @@ import (
 	"github.com/postrider/postrider/store/storetest"
 )
 
-// onEach runs a test on every server version asked for.
+// TestMain lets four tests run side by side unless -parallel has another number: most of
+// a test's time is waiting for a server, a lease or a limit.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// onEach runs a test on every server version asked for. The versions run side by side,
+// and no other test of these servers does.
 func onEach(t *testing.T, run func(t *testing.T, version string)) {
 	t.Helper()
 	for _, v := range testserver.PostgresVersions() {
-		t.Run("pg"+v, func(t *testing.T) { run(t, v) })
+		t.Run("pg"+v, func(t *testing.T) {
+			t.Parallel()
+			run(t, v)
+		})
 	}
+}
+
+// onOwn is onEach for a test that starts all its servers itself: it runs beside others
+// of its kind.
+func onOwn(t *testing.T, run func(t *testing.T, version string)) {
+	t.Helper()
+	t.Parallel()
+	onEach(t, run)
 }
 
 // db is one outbox in a schema of its own.

@@ -110,8 +110,7 @@ func (p *pair) promote() {
 //
 // Promises: L, O
 func TestPromotedStandby(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		o := p.owner("a")
 		open := p.begin()
@@ -159,8 +158,7 @@ func TestPromotedStandby(t *testing.T) {
 //
 // Promises: L, O
 func TestSettlementFromBeforeAFailover(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		o := p.owner("a")
 		news := func() store.Batch {
@@ -211,8 +209,7 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 //
 // Promises: L, D
 func TestPromotedStandbyInStep(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		o := p.owner("a")
 		p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'settled')`)
@@ -236,7 +233,7 @@ func TestPromotedStandbyInStep(t *testing.T) {
 //
 // Promises: L
 func TestSubscriptionIsRefused(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version)
 		for _, parted := range []bool{false, true} {
 			t.Run(fmt.Sprint("partitions ", parted), func(t *testing.T) {

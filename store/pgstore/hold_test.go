@@ -176,7 +176,7 @@ func TestThousandsOfSavepoints(t *testing.T) {
 //
 // Promises: L
 func TestPreparedTransactionOutlivesCrash(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		pg, d := lazy(t, version)
 		o := d.owner("a")
 		for _, name := range []string{"kept", "undone"} {

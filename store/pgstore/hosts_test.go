@@ -68,7 +68,7 @@ func TestSilentHost(t *testing.T) {
 // TestStandbyAmongHosts: of several hosts the relay uses the primary, also when the
 // string does not ask for that.
 func TestStandbyAmongHosts(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		p.caughtUp()
 		st := pgstore.New(relayPool(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable",
@@ -84,7 +84,7 @@ func TestStandbyAmongHosts(t *testing.T) {
 //
 // Promises: S
 func TestFrozenPrimary(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
+	onOwn(t, func(t *testing.T, version string) {
 		p := newPair(t, version)
 		pool := relayPool(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&connect_timeout=300",
 			p.primary.Port, p.standby.Port))

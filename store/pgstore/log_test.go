@@ -47,8 +47,7 @@ func TestTheLogAndADatabaseThatDies(t *testing.T) {
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
 		kills = 20
 	}
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		pg, d, s := tailed(t, version)
 		broker := membroker.New(nil)
 		running, end := context.WithCancel(t.Context())

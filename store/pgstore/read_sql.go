@@ -7,8 +7,8 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// readSQL has the texts of Read. floor must run before page: see docs/design.md,
-// section 4. age() is only in an outermost select list, so that it runs
+// readSQL has the texts of Read. floor must run before page: see docs/reading.md.
+// age() is only in an outermost select list, so that it runs
 // after the statement's snapshot was taken.
 func (st *statements) readSQL(q func(string) string) {
 	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + db.ReadSettings)

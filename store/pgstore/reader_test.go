@@ -122,7 +122,6 @@ func (o *owner) want(labels ...string) {
 func trap(t *testing.T, run func(d *db, o *owner)) {
 	t.Helper()
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		run(d, d.owner("a"))
 	})

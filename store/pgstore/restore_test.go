@@ -36,8 +36,7 @@ func (d *db) await(what, text string, args ...any) {
 //
 // Promises: L, O
 func TestPointInTimeRestore(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		pg := testserver.StartPostgres(t, version, testserver.WithConfig("archive_mode = on",
 			"archive_command = 'mkdir -p ../archive && cp %p ../archive/%f'"))
 		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 4}
@@ -114,8 +113,7 @@ func restored(t *testing.T, version, home string) *db {
 //
 // Promises: L, O, D
 func TestLogicalCutOver(t *testing.T) {
-	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
+	onOwn(t, func(t *testing.T, version string) {
 		source, target := testserver.StartPostgres(t, "15"), testserver.StartPostgres(t, version)
 		d := &db{T: t, pool: newPool(t, source.URL), schema: "box", lanes: 4}
 		c := &db{T: t, pool: newPool(t, target.URL), schema: "box", lanes: 4}

@@ -52,6 +52,7 @@ func (d *db) as(role string) *pgxpool.Pool {
 var goldenLanes = map[string]int{"a": 49, "order-1": 11, "customer:42": 21, "é": 11, "": 24}
 
 func TestReadsAfterRestart(t *testing.T) {
+	t.Parallel()
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "restart", lanes: 4}
 	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
@@ -142,6 +143,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 }
 
 func TestStandbyIsRefused(t *testing.T) {
+	t.Parallel()
 	pg := testserver.StartPostgres(t, "15")
 	d := &db{T: t, pool: newPool(t, pg.URL), schema: "standby", lanes: 4}
 	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {

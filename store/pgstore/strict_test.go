@@ -66,7 +66,6 @@ func (d *db) refusal(text string, args ...any) *pgconn.PgError {
 
 func TestStrictKeysAreNumberedForEveryWriter(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		if n := d.triggers(); n != 0 {
 			t.Errorf("an outbox without strict topics has %d triggers", n)
@@ -100,7 +99,6 @@ func TestStrictKeysAreNumberedForEveryWriter(t *testing.T) {
 
 func TestStrictVersionsLeaveNoHoles(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		d.strict("t")
 		for _, end := range []string{"COMMIT", "ROLLBACK", "COMMIT", "prepared", "COMMIT"} {
@@ -169,7 +167,6 @@ func (d *db) waitUntil(condition string) {
 
 func TestStrictRefusals(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		d.strict("t")
 		d.exec(`INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'secret', 1)`)
@@ -194,7 +191,6 @@ func TestStrictRefusals(t *testing.T) {
 // What was numbered by hand, or strictly before, continues.
 func TestStrictGoesOnFromWhatIsThere(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		d.exec(`INSERT INTO box.outbox (topic, key, version) VALUES ('t', 'a', 8), ('t', 'a', 9), ('t', 'b', 0), ('u', 'a', 70)`)
 		d.strict("t")
@@ -255,7 +251,6 @@ func TestStrictWaitsForWriters(t *testing.T) {
 // A writer of the table alone may write into strict topics, and no more.
 func TestStrictNeedsNoRightOfTheWriter(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		d.strict("t")
 		role := strings.ToLower(d.schema) + "_writer"
@@ -276,7 +271,6 @@ func TestStrictNeedsNoRightOfTheWriter(t *testing.T) {
 // ends; with LockKeys they do not.
 func TestLockKeysAvoidsDeadlocks(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		d.strict("t")
 		ob := outbox.New(dialect.Postgres, &outbox.Options{Schema: d.schema, LockKeys: true})

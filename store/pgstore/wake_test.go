@@ -37,7 +37,6 @@ func (d *db) listening() (s *pgstore.Store, wait func() time.Duration) {
 // costs what polling costs, and the next Wait listens again.
 func TestWake(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
-		t.Parallel()
 		d := fresh(t, version, 4)
 		s, wait := d.listening()
 		soon := func(what string) {

@@ -76,7 +76,7 @@ func TestPlainInsert(t *testing.T) {
 	}
 	m := b[0].Messages[0]
 	if err := m.Validate(); err != nil || m.ID[14] != '7' || !strings.ContainsRune("89ab", rune(m.ID[19])) {
-		t.Errorf("id %s is no UUIDv7, or the message is invalid: %v", m.ID, err)
+		t.Errorf("id %s is not a UUIDv7, or the message is invalid: %v", m.ID, err)
 	}
 	if age := time.Since(m.Time); age < -time.Minute || age > time.Minute {
 		t.Errorf("its time is %v", m.Time)

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/internal/listed"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
-	"github.com/postrider/postrider/store/storetest/internal/listed"
 )
 
 // Env is one fresh and empty outbox in some database. Its methods may be called
@@ -167,11 +167,16 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		if database == "" || len(passed) < len(all) {
 			return
 		}
-		ran := make([]listed.Case, 0, len(all))
+		ran, lacks := 0, ""
 		for _, c := range all {
-			ran = append(ran, listed.Case{Name: c.Name, Why: passed[c.Name]})
+			if why := passed[c.Name]; why != "" {
+				lacks += fmt.Sprintf("- not `%s`: %s\n", c.Name, why)
+				continue
+			}
+			ran++
 		}
-		if err := listed.Check(database, ran); err != nil {
+		part := listed.Part{Table: "| Database | When | Cases |\n|---|---|---|\n", Level: "####", End: "\n## The suite on each server\n"}
+		if err := part.Check(database, []string{fmt.Sprintf("%d of %d", ran, len(all))}, lacks); err != nil {
 			t.Error(err)
 		}
 	})

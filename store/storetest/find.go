@@ -196,7 +196,7 @@ func findNowhere(ctx context.Context, env Env) error {
 	} {
 		_, err := find.Message(ctx, ops.MessageQuery{ID: id})
 		if id == random {
-			want = "no UUIDv7"
+			want = "not a UUIDv7"
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || id != "no id" && !errors.Is(err, store.ErrNotFound) {
 			return fmt.Errorf("id %q: error %w, want one with %q", id, err, want)

@@ -1,10 +1,12 @@
 package keychain_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -57,5 +59,23 @@ func TestBar(t *testing.T) {
 	}
 	if e := broker.Classify(errs[2]); e.Class != broker.ClassFailed || e.Destination != "orders" {
 		t.Errorf("barred with %v", e)
+	}
+}
+
+func TestBeginning(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	begin, stop := keychain.Beginning(ctx)
+	defer stop()
+	if end, ok := begin.Deadline(); !ok || time.Until(end) > 30*time.Minute || time.Until(end) < 29*time.Minute {
+		t.Errorf("of an hour requests begin until %v", end)
+	}
+	endless, stopped := keychain.Beginning(t.Context())
+	defer stopped()
+	if _, ok := endless.Deadline(); ok {
+		t.Error("a call without an end has a half")
+	}
+	if err := keychain.Late(); !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
+		t.Errorf("late: %v", err)
 	}
 }

@@ -10,10 +10,8 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// How long a page waits for a count, how long a count continues that no page asks for, and how
-// long it may take.
+// How long a count continues that no page asks for, and how long it may take.
 const (
-	wait  = time.Second
 	alone = 10 * time.Second
 	most  = 10 * time.Minute
 )
@@ -30,6 +28,7 @@ type Counts struct {
 type Request struct {
 	What  string // is counted; pages that want the same share a count
 	Wide  bool
+	Wait  time.Duration // for a result
 	Count func(context.Context) (ops.OrderPlan, error)
 	// Begin runs work beside the page, with a context that ends with the console. False: it has ended.
 	Begin func(work func(context.Context)) bool
@@ -61,7 +60,7 @@ func (c *Counts) Plan(ctx context.Context, r Request) (plan ops.OrderPlan, since
 	}
 	select {
 	case <-o.done:
-	case <-time.After(wait):
+	case <-time.After(r.Wait):
 		return plan, o.began, nil
 	case <-ctx.Done():
 		return plan, since, ctx.Err()
@@ -89,6 +88,9 @@ func (c *Counts) join(r Request) (*one, error) {
 		c.all = map[string]*one{}
 	}
 	o := c.all[r.What]
+	if o != nil && !o.idle.Stop() && (!o.ended() || o.err != nil) {
+		o = nil // nobody asked for it any more, so it was cancelled: it has no result for this page
+	}
 	if o == nil {
 		ready := make(chan context.CancelFunc, 1)
 		o = &one{began: time.Now(), wide: r.Wide, done: make(chan struct{})}

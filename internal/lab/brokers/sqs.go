@@ -21,7 +21,7 @@ import (
 // removed. The queue stores repetitions of Publish, but drops a relay's repetitions within
 // five minutes.
 func SQS(client *sqs.Client) *Broker {
-	q := &simpleQueue{client: client, taken: make(map[string][]stored)}
+	q := &simpleQueue{client: client, wait: 1, taken: make(map[string][]stored)}
 	return &Broker{
 		Name: "sqs", Make: q.make, Remove: q.remove, Count: q.count, Read: q.read, Publish: q.publish,
 		Follow: func(ctx context.Context, topic string, n int, each func(Record)) error {
@@ -38,10 +38,12 @@ func SQS(client *sqs.Client) *Broker {
 // simpleQueue keeps the messages that it has taken: a queue delivers each once.
 type simpleQueue struct {
 	client     *sqs.Client
-	unnumbered bool // sequence numbers do not grow: the order is that of taking
+	wait       int32 // seconds of a poll
+	unnumbered bool  // sequence numbers do not grow, and are larger than 64 bits
 
-	mu    sync.Mutex
-	taken map[string][]stored
+	mu     sync.Mutex
+	taken  map[string][]stored
+	noting sync.Mutex // of what some has taken
 }
 
 // stored is a record with its place in the queue.
@@ -129,11 +131,9 @@ func (q *simpleQueue) read(ctx context.Context, topic string, each func(Record))
 	if err := q.drain(ctx, topic, n, func(s stored) { q.taken[topic] = append(q.taken[topic], s) }); err != nil {
 		return err
 	}
-	if !q.unnumbered {
-		slices.SortStableFunc(q.taken[topic], func(a, b stored) int {
-			return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.sequence, b.sequence))
-		})
-	}
+	slices.SortStableFunc(q.taken[topic], func(a, b stored) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.sequence, b.sequence))
+	})
 	for _, s := range q.taken[topic] {
 		each(s.Record)
 	}
@@ -151,7 +151,7 @@ func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(
 	seen := make(map[string]bool)
 	for since := time.Now(); len(seen) < n; {
 		before := len(seen)
-		err := q.some(ctx, url, min(batch, n-before), seen, each)
+		_, err := q.some(ctx, url, min(batch, n-before), seen, each)
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -164,31 +164,36 @@ func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(
 	return nil
 }
 
-// some takes at most limit messages.
-func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map[string]bool, each func(stored)) error {
+// some takes at most limit messages, and returns how many came.
+func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map[string]bool, each func(stored)) (int, error) {
 	out, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: 1, VisibilityTimeout: int32(hidden.Seconds()),
+		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: q.wait, VisibilityTimeout: int32(hidden.Seconds()),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	})
 	if err != nil || len(out.Messages) == 0 {
-		return err
+		return 0, err
 	}
+	n := len(out.Messages)
 	entries := make([]types.DeleteMessageBatchRequestEntry, len(out.Messages))
 	for i, m := range out.Messages {
 		ms, err := strconv.ParseInt(m.Attributes["SentTimestamp"], 10, 64)
 		if err != nil {
-			return fmt.Errorf("a message's SentTimestamp: %w", err)
+			return n, fmt.Errorf("a message's SentTimestamp: %w", err)
 		}
-		sequence, err := strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64)
-		if err != nil {
-			return fmt.Errorf("a message's SequenceNumber: %w", err)
+		var sequence uint64
+		if !q.unnumbered {
+			if sequence, err = strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64); err != nil {
+				return n, fmt.Errorf("a message's SequenceNumber: %w", err)
+			}
 		}
+		q.noting.Lock()
 		if id := aws.ToString(m.MessageId); !seen[id] {
 			seen[id] = true
 			at := time.UnixMilli(ms)
 			place := fmt.Sprintf("message %s, sequence %d, %s", id, sequence, at.Format("15:04:05.000"))
 			each(stored{Record{Payload: []byte(aws.ToString(m.Body)), Time: at, Place: place}, sequence})
 		}
+		q.noting.Unlock()
 		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle}
 	}
 	for since := time.Now(); ; {
@@ -197,7 +202,7 @@ func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map
 			err = fmt.Errorf("delete a message: %s", aws.ToString(out.Failed[0].Message))
 		}
 		if err == nil || ctx.Err() != nil || time.Since(since) > silence {
-			return err
+			return n, err
 		}
 	}
 }

@@ -26,8 +26,8 @@ import (
 // Version is the version of Debezium that "make servers ALL=1" installs.
 const Version = "3.6.1.Final"
 
-// Plugin is the class of Debezium's connector for PostgreSQL.
-const Plugin = "io.debezium.connector.postgresql.PostgresConnector"
+// plugin is the class of Debezium's connector for PostgreSQL.
+const plugin = "io.debezium.connector.postgresql.PostgresConnector"
 
 // startTimeout bounds the start of a worker or a connector on a busy machine.
 const startTimeout = 3 * time.Minute
@@ -255,7 +255,7 @@ func Router(database, table string) (map[string]string, error) {
 		password = "unused"
 	}
 	return map[string]string{
-		"connector.class":   Plugin,
+		"connector.class":   plugin,
 		"database.hostname": u.Hostname(), "database.port": u.Port(),
 		"database.user": u.User.Username(), "database.password": password,
 		"database.dbname": strings.TrimPrefix(u.Path, "/"),

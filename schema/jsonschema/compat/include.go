@@ -225,20 +225,19 @@ func (c *check) number(p *piece, r *js.Schema) (found []finding) {
 	if onlyIntegers(r) && !p.integer() {
 		found = append(found, finding{at: r, keyword: "type", detail: "the writer may send numbers that are not integers"})
 	}
+	lo, hi := p.low(), p.high()
 	for _, limit := range []struct {
 		keyword string
 		at      *big.Rat
 		holds   func(at *big.Rat) bool
 	}{
-		{"minimum", r.Minimum, func(at *big.Rat) bool { b := low(p.known...); return b.at != nil && b.at.Cmp(at) >= 0 }},
+		{"minimum", r.Minimum, func(at *big.Rat) bool { return lo.at != nil && lo.at.Cmp(at) >= 0 }},
 		{"exclusiveMinimum", r.ExclusiveMinimum, func(at *big.Rat) bool {
-			b := low(p.known...)
-			return b.at != nil && (b.at.Cmp(at) > 0 || b.at.Cmp(at) == 0 && b.exclusive)
+			return lo.at != nil && (lo.at.Cmp(at) > 0 || lo.at.Cmp(at) == 0 && lo.exclusive)
 		}},
-		{"maximum", r.Maximum, func(at *big.Rat) bool { b := high(p.known...); return b.at != nil && b.at.Cmp(at) <= 0 }},
+		{"maximum", r.Maximum, func(at *big.Rat) bool { return hi.at != nil && hi.at.Cmp(at) <= 0 }},
 		{"exclusiveMaximum", r.ExclusiveMaximum, func(at *big.Rat) bool {
-			b := high(p.known...)
-			return b.at != nil && (b.at.Cmp(at) < 0 || b.at.Cmp(at) == 0 && b.exclusive)
+			return hi.at != nil && (hi.at.Cmp(at) < 0 || hi.at.Cmp(at) == 0 && hi.exclusive)
 		}},
 		{"multipleOf", r.MultipleOf, func(at *big.Rat) bool {
 			return p.integer() && new(big.Rat).Inv(at).IsInt() || slices.ContainsFunc(p.known, func(n *js.Schema) bool {

@@ -270,6 +270,36 @@ func high(nodes ...*js.Schema) (b bound) {
 	return b
 }
 
+// low and high are the ends of the piece's numbers. Of integers they are integers
+// and inclusive: above 0 and from 1 on are the same.
+func (p *piece) low() bound {
+	b := low(p.known...)
+	if b.at == nil || !p.integer() {
+		return b
+	}
+	at := floor(b.at)
+	if b.exclusive || at.Cmp(b.at) < 0 {
+		at.Add(at, one)
+	}
+	return bound{at: at}
+}
+
+func (p *piece) high() bound {
+	b := high(p.known...)
+	if b.at == nil || !p.integer() {
+		return b
+	}
+	at := floor(b.at)
+	if b.exclusive && at.Cmp(b.at) == 0 {
+		at.Sub(at, one)
+	}
+	return bound{at: at}
+}
+
+var one = big.NewRat(1, 1)
+
+func floor(x *big.Rat) *big.Rat { return new(big.Rat).SetInt(new(big.Int).Div(x.Num(), x.Denom())) }
+
 // apart reports whether no number lies between the ends.
 func apart(lo, hi bound) bool {
 	if lo.at == nil || hi.at == nil {
@@ -324,7 +354,7 @@ func (p *piece) required() []string {
 func (c *check) empty(p *piece) bool {
 	switch p.kind {
 	case number:
-		return apart(low(p.known...), high(p.known...))
+		return apart(p.low(), p.high())
 	case text:
 		most := most(p.known, maxLength)
 		return most >= 0 && most < least(p.known, minLength)

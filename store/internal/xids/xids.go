@@ -169,7 +169,7 @@ func NewLook(snapshot string, age int64) (Look, error) {
 	diff := int32(uint32(age) + 3 - uint32(xmax))
 	next := uint64(int64(xmax) + int64(diff))
 	if diff < 0 {
-		return Look{}, fmt.Errorf("next transaction id %d lies below the snapshot's %d: age() ran before the snapshot", next, xmax)
+		return Look{}, fmt.Errorf("next transaction id %d is below the snapshot's %d: age() ran before the snapshot", next, xmax)
 	}
 	var ranges []Range
 	if parts[2] != "" {

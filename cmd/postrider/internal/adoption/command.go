@@ -62,8 +62,8 @@ func Command(p Program) *cobra.Command {
 	fs.StringVar(&f.topic, "topic", "", "topic of all messages (default: a column)")
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
 	fs.BoolVar(&f.drain, "drain", false, "leave pending rows to the old relay, and copy new ones only")
-	fs.BoolVar(&f.mirror, "mirror", false, "let postrider adopt mirror write back what was sent: a write of the table per message")
-	fs.BoolVar(&f.inPlace, "in-place", false, "leave rows pending until their messages are settled; postrider adopt mirror writes what became of them")
+	fs.BoolVar(&f.mirror, "mirror", false, "let the command adopt mirror write back what was sent: a write of the table per message")
+	fs.BoolVar(&f.inPlace, "in-place", false, "leave rows pending until their messages are settled; the command adopt mirror writes what became of them")
 	fs.BoolVar(&f.takeInProgress, "take-in-progress", false, "copy rows too that a stopped relay has left in progress")
 	fs.BoolVar(&f.printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.StringVar(&f.dialect, "dialect", "", "with --print-sql and --mapping: tsql prints the statements for SQL Server, never run on a server")
@@ -307,7 +307,7 @@ func (p Program) undo() *cobra.Command {
 		wait   time.Duration
 	)
 	cmd := &cobra.Command{
-		Use: "undo TABLE", Short: "Give new rows back to the old relay, and keep both tables", Args: oneTable,
+		Use: "undo TABLE", Short: "Return new rows to the old relay, and keep both tables", Args: oneTable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if yes && reason == "" {
 				return exit.Usagef("missing reason: give --reason for the journal")
@@ -355,7 +355,7 @@ func (p Program) mirror() *cobra.Command {
 		once  bool
 	)
 	cmd := &cobra.Command{
-		Use: "mirror TABLE", Short: "Write back into an adopted table what was sent", Args: oneTable,
+		Use: "mirror TABLE", Short: "Write the times of sending back to an adopted table", Args: oneTable,
 		Long: "Writes the state and the time into the rows whose messages were sent, until interrupted: one UPDATE of\n" +
 			"the table per message, in batches of 1,000. The table must be adopted with --mirror. Dead letters stay as\n" +
 			"they are until they are sent or discarded. Killed at any point it loses nothing.",

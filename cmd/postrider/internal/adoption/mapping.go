@@ -20,7 +20,7 @@ func readMapping(file string) (m adopt.Mapping, err error) {
 	}
 	var doc any
 	if err := yaml.Load(text, &doc); err != nil {
-		return m, exit.Usagef("mapping %s: it is no YAML: %w", file, err)
+		return m, exit.Usagef("mapping %s: invalid YAML: %w", file, err)
 	}
 	if _, ok := doc.(map[string]any); !ok {
 		return m, exit.Usagef("mapping %s: it must be a mapping of names; --print-mapping prints one to start from", file)

@@ -51,7 +51,11 @@ func statements(w *tabwriter.Writer, title string, all []string) {
 
 func planText(w *tabwriter.Writer, p *adopt.Plan) {
 	t := p.Table
-	output.Row(w, "table", t.Full()+", about "+plural.Of(t.Rows, "row"))
+	name := t.Full()
+	if t.Rows > 0 { // the server estimates it, and knows nothing of a new table
+		name += ", about " + plural.Of(t.Rows, "row")
+	}
+	output.Row(w, "table", name)
 	output.Row(w, "layout", p.Layout)
 	output.Row(w, "key", strings.Join(t.Key, ", "))
 	output.Row(w, "order", strings.Join(p.Mapping.Order, ", "))

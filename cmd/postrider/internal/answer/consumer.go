@@ -99,7 +99,7 @@ func consumerText(w *tabwriter.Writer, s *admin.ConsumerStatus) {
 		output.Row(w, "", fmt.Sprintf("these are lower bounds: %d rows were looked at", inbox.StatusLimit))
 	}
 	if s.Retrying+s.Stashed > 0 {
-		output.Row(w, "list them", "postrider dead list --all --consumer "+Argument(s.Consumer))
+		output.Row(w, "list them", "postrider dead list --all --consumer "+argument(s.Consumer))
 	}
 	for n, g := range s.Waiting {
 		if n == holdsShown {

@@ -110,7 +110,7 @@ func (l *Life) repairs(held []store.Held) string {
 	case slices.Contains(l.Paused, "lane") && l.State != ops.StateSent:
 		return resume(fmt.Sprintf("--lane %d", l.Lane))
 	case slices.Contains(l.Paused, "key") && l.State != ops.StateSent:
-		return resume("--key " + Argument(l.Key))
+		return resume("--key " + argument(l.Key))
 	case l.State == ops.StateDead:
 		return "postrider dead retry " + l.Seq + " --reason WHY"
 	case l.Behind != "":
@@ -138,13 +138,13 @@ func stopped(waitsFor string, held []store.Held) bool {
 }
 
 func resumePipe(pipe string) string {
-	return "postrider pipe resume " + Argument(pipe) + " --reason WHY"
+	return "postrider pipe resume " + argument(pipe) + " --reason WHY"
 }
 
 func resume(what string) string { return "postrider resume " + what + " --reason WHY" }
 
-// Argument is a text as a shell takes it.
-func Argument(text string) string {
+// argument is a text as a shell takes it.
+func argument(text string) string {
 	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@") == "" {
 		return text
 	}
@@ -278,7 +278,7 @@ func KeyOf(k *ops.KeyLife, now time.Time) Key {
 	}
 	switch {
 	case slices.Contains(answer.Paused, "key"):
-		answer.State, answer.Do = "paused", resume("--key "+Argument(k.Key))
+		answer.State, answer.Do = "paused", resume("--key "+argument(k.Key))
 	case len(answer.Paused) > 0:
 		answer.State, answer.Do = "paused", resume(fmt.Sprintf("--lane %d", k.Lane))
 	case k.Head != nil && k.Head.State == store.Dead:

@@ -16,13 +16,10 @@ import (
 // FilterFlags are the conditions of a filter. No value is split at commas: a key
 // may have one.
 func FilterFlags(fs *pflag.FlagSet, f *store.Filter) {
-	fs.StringArrayVar(&f.Topics, "topic", nil, "only this topic, or with a star at the end all that begin so (again for more)")
-	fs.StringArrayVar(&f.Types, "type", nil, "only this type, or what begins so")
-	fs.StringArrayVar(&f.Keys, "key", nil, "only this key, or what begins so")
-	fs.Var(&headerFlag{&f.Headers}, "header", "only messages with this header and value (again for more: all of them)")
-	for _, name := range []string{"topic", "type", "key"} {
-		fs.Lookup(name).DefValue = ""
-	}
+	fs.StringArrayVar(&f.Topics, "topic", nil, "only this topic, or every topic with this prefix and a star; repeatable")
+	fs.StringArrayVar(&f.Types, "type", nil, "only this type, or prefix and star; repeatable")
+	fs.StringArrayVar(&f.Keys, "key", nil, "only this key, or prefix and star; repeatable")
+	fs.Var(&headerFlag{&f.Headers}, "header", "only messages with this header and value; repeated headers must all match")
 }
 
 // headerFlag reads NAME=VALUE, whose value may hold commas and equal signs.

@@ -32,7 +32,7 @@ func Open(set *open.Settings, consumer string) (*Box, error) {
 func (m *Box) Page(ctx context.Context, after string, limit int) ([]inbox.DeadLetter, error) {
 	letters, err := m.in.DeadLetters(ctx, m.DB, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("%w; if its tables are not there, the consumer makes them with Inbox.Migrate", err)
+		return nil, fmt.Errorf("%w; if its tables are missing, the consumer creates them with Inbox.Migrate", err)
 	}
 	return letters, nil
 }

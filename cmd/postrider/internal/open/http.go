@@ -15,7 +15,7 @@ func httpKind() kind {
 	return kind{
 		schemes: []string{"http", "https"}, form: "https://HOST/PATH", sink: openHTTP, source: openHTTPSource,
 		params: "  https://[USER:PASSWORD@]HOST/PATH#SETTING=VALUE&...  one webhook endpoint; secret-file=FILE signs; settings:\n" +
-			"      allow=ADDRESS,... authorization-file concurrency insecure max-bytes ports proxy rate timeout tls-ca ...\n",
+			"      allow=ADDRESS,... authorization-file concurrency insecure max-message-bytes ports proxy rate timeout tls-ca ...\n",
 	}
 }
 

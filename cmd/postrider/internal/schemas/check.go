@@ -276,7 +276,7 @@ func (r *report) refuse(at int, c evolve.Comparison) {
 
 func (a *App) printReport(ctx context.Context, r *report, f *folder, sarif string) error {
 	if sarif != "" {
-		text, err := sarifOf(r, f)
+		text, err := sarifOf(r, f, inRepository(ctx, f.place))
 		if err != nil {
 			return err
 		}

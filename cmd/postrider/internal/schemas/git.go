@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
@@ -43,6 +44,16 @@ func fromGit(ctx context.Context, folder, ref string) (fs.FS, error) {
 		return nil, err
 	}
 	return blobs(ctx, folder, inside, string(list))
+}
+
+// inRepository is the path of a folder from the top of the repository around it. Outside of a
+// repository it is the folder as named.
+func inRepository(ctx context.Context, folder string) string {
+	prefix, err := git(ctx, folder, nil, "rev-parse", "--show-prefix")
+	if err != nil {
+		return filepath.ToSlash(folder)
+	}
+	return strings.TrimRight(string(prefix), "\n")
 }
 
 // blobs reads the files of a tree's listing.

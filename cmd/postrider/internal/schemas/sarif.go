@@ -3,7 +3,6 @@ package schemas
 import (
 	"encoding/json"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -56,14 +55,15 @@ type (
 	}
 )
 
-// sarifOf writes the findings for a code scanner.
-func sarifOf(r *report, f *folder) ([]byte, error) {
+// sarifOf writes the findings for a code scanner. The folder of the schemas is at root, which scanners
+// read as a path from the top of the repository.
+func sarifOf(r *report, f *folder, root string) ([]byte, error) {
 	run := sarifRun{Tool: sarifTool{sarifDriver{Name: "postrider", Rules: []sarifRule{}}}, Results: []sarifResult{}}
 	for i := range r.Results {
 		one := &r.Results[i]
 		for _, c := range one.Comparisons {
 			for _, found := range c.Findings {
-				run.add(found, one, f)
+				run.add(found, one, f, root)
 			}
 		}
 	}
@@ -71,14 +71,14 @@ func sarifOf(r *report, f *folder) ([]byte, error) {
 		for i := range r.Rows.Reasons {
 			one := &r.Rows.Reasons[i]
 			versions := f.subjects[one.Subject]
-			run.report("schema/payload", "payloads of the outbox break a schema", one.text(), path.Join(filepath.ToSlash(f.place), versions[len(versions)-1].Path), 1)
+			run.report("schema/payload", "payloads of the outbox break a schema", one.text(), path.Join(root, versions[len(versions)-1].Path), 1)
 		}
 	}
 	text, err := json.MarshalIndent(sarifLog{"2.1.0", "https://json.schemastore.org/sarif-2.1.0.json", []sarifRun{run}}, "", "  ")
 	return append(text, '\n'), err
 }
 
-func (run *sarifRun) add(found evolve.Finding, one *evolve.Result, f *folder) {
+func (run *sarifRun) add(found evolve.Finding, one *evolve.Result, f *folder, root string) {
 	text := found.Detail
 	switch {
 	case found.Example != nil:
@@ -92,7 +92,7 @@ func (run *sarifRun) add(found evolve.Finding, one *evolve.Result, f *folder) {
 	if at >= 0 && found.Line == 0 {
 		line = lineOf(f.subjects[one.Subject][at].Text, pointer)
 	}
-	run.report("schema/"+found.Rule, "a schema change breaks "+found.Rule, text, path.Join(filepath.ToSlash(f.place), file), line)
+	run.report("schema/"+found.Rule, "a schema change breaks "+found.Rule, text, path.Join(root, file), line)
 }
 
 // report adds a result, and its rule unless there is one.

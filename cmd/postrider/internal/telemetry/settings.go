@@ -100,7 +100,7 @@ func checkEndpoint(from, raw string) error {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return exit.Usagef("%s is no URL of a collector: write http://HOST:4318 (http/protobuf) or http://HOST:4317 (grpc)", from)
+		return exit.Usagef("%s is not the URL of a collector: write http://HOST:4318 (http/protobuf) or http://HOST:4317 (grpc)", from)
 	case u.User != nil:
 		return exit.Usagef("%s has a user, which OTLP does not send: use OTEL_EXPORTER_OTLP_HEADERS=authorization=VALUE", from)
 	}

@@ -73,9 +73,10 @@ func LaunchSNS(ctx context.Context) (*brokers.Broker, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	b := brokers.SNS(simpleQueues(s.Addr), s.Addr, testserver.MotoAccount)
-	// The server answers one request at a time: a reader would wait behind a whole window.
-	b.URL = "sns://key:secret@us-east-1?window=2&account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
-	b.Process, b.PID, b.Close = &front{s, proxy}, s.PID, func() { _ = proxy.Close() }
+	// The server answers one request at a time: readers would wait behind a whole window.
+	b.URL = "sns://key:secret@us-east-1?window=1&account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
+	readers := b.Close
+	b.Process, b.PID, b.Close = &front{s, proxy}, s.PID, func() { readers(); _ = proxy.Close() }
 	return closing(s, b, nil)
 }
 

@@ -13,9 +13,8 @@ import (
 
 // Numbers of MySQL's errors.
 const (
-	ErrDuplicate        = 1062
 	errNoDatabase       = 1049
-	ErrNoTable          = 1146
+	errNoTable          = 1146
 	ErrAccess           = 1045
 	ErrAccessDB         = 1044
 	ErrTableDenied      = 1142
@@ -65,7 +64,7 @@ func IsReadOnly(err error) bool {
 func Answered(err error) bool { return Code(err) != 0 && !IsReadOnly(err) }
 
 // NoTable reports that a table does not exist.
-func NoTable(err error) bool { return Code(err) == ErrNoTable }
+func NoTable(err error) bool { return Code(err) == errNoTable }
 
 // Wrap says what failed, as a typed error where a person must act.
 func (o *Outbox) Wrap(what string, err error) error {
@@ -73,7 +72,7 @@ func (o *Outbox) Wrap(what string, err error) error {
 		return nil
 	}
 	switch Code(err) {
-	case ErrNoTable:
+	case errNoTable:
 		return &store.SchemaError{Schema: "postrider", Have: 0, Want: Version}
 	case errNoDatabase:
 		return &store.UnusableError{What: "the database does not exist", Fix: "make it with CREATE DATABASE", Err: err}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/internal/seek"
-	"github.com/postrider/postrider/internal/uuidv7"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
@@ -76,46 +75,22 @@ func (s Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLif
 }
 
 // seek finds the number of a message by the time of its enqueue.
-func (s Finder) seek(ctx context.Context, q ops.MessageQuery) (int64, error) {
-	at, ok := q.At, true
-	if at.IsZero() {
-		at, ok = uuidv7.Time(q.ID)
+func (s Finder) seek(ctx context.Context, q ops.MessageQuery) (seq int64, err error) {
+	look := seek.Outbox{
+		Pipe: s.Pipe, Wrap: s.Wrap, Probe: s.probe,
+		Ends: func(ctx context.Context) (low, high int64, err error) {
+			err = s.DB.QueryRowContext(ctx, `SELECT COALESCE(MIN(seq), 0), COALESCE(MAX(seq) + 1, 0) FROM postrider_outbox`).Scan(&low, &high)
+			return low, high, err
+		},
+		Among: func(ctx context.Context, from, to int64) (bool, error) {
+			err := s.DB.QueryRowContext(ctx, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq >= ? AND seq < ? AND id = ? LIMIT 1`, from, to, q.ID).Scan(&seq)
+			if errors.Is(err, sql.ErrNoRows) {
+				return false, nil
+			}
+			return err == nil, err
+		},
 	}
-	if !ok {
-		return 0, fmt.Errorf("message %s of pipe %q: %w among parked records, and its id is no UUIDv7, which would hold a time to look near: name the time of its enqueue",
-			q.ID, s.Pipe, store.ErrNotFound)
-	}
-	var low, high int64
-	err := s.DB.QueryRowContext(ctx, `SELECT COALESCE(MIN(seq), 0), COALESCE(MAX(seq) + 1, 0) FROM postrider_outbox`).Scan(&low, &high)
-	if err != nil {
-		return 0, s.Wrap("find a message", err)
-	}
-	near, err := seek.First(ctx, low, high, at, s.probe)
-	if err != nil {
-		return 0, s.Wrap("find a message", err)
-	}
-	var from, to int64
-	for _, reach := range seek.Reaches() {
-		from, to = max(near-reach, low), min(near+reach, high)
-		var seq int64
-		err := s.DB.QueryRowContext(ctx, `SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq >= ? AND seq < ? AND id = ? LIMIT 1`, from, to, q.ID).Scan(&seq)
-		if !errors.Is(err, sql.ErrNoRows) {
-			return seq, s.Wrap("find a message", err)
-		}
-		if from == low && to == high {
-			break
-		}
-	}
-	if from >= to {
-		return 0, fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", q.ID, s.Pipe, store.ErrNotFound)
-	}
-	first, _, err := s.probe(ctx, from)
-	if err != nil {
-		return 0, s.Wrap("find a message", err)
-	}
-	return 0, fmt.Errorf("message %s of pipe %q: %w: enqueued about %s, it is expected among the numbers %d to %d (from %s on); "+
-		"it was never committed, retention has removed it, or its writer's clock is wrong: then name the time of its enqueue",
-		q.ID, s.Pipe, store.ErrNotFound, at.Format(time.RFC3339Nano), from, to-1, first.At.Format(time.RFC3339))
+	return seq, look.Find(ctx, q)
 }
 
 func (s Finder) probe(ctx context.Context, seq int64) (row seek.Row, ok bool, err error) {

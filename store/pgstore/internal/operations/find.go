@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/seek"
-	"github.com/postrider/postrider/internal/uuidv7"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
@@ -136,54 +134,26 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 
 // seek finds the row of a message by the time of its enqueue.
 func (s *Finder) seek(ctx context.Context, q ops.MessageQuery) (lane store.Lane, seq int64, err error) {
-	at, ok := q.At, true
-	if at.IsZero() {
-		at, ok = uuidv7.Time(strings.ToLower(q.ID))
+	look := seek.Outbox{
+		Pipe: s.Pipe, Wrap: s.Wrap, Probe: s.probe,
+		Ends: func(ctx context.Context) (low, high int64, err error) {
+			err = s.Pool.QueryRow(ctx, s.sql.ends).Scan(&low, &high)
+			return low, high, err
+		},
+		Among: func(ctx context.Context, from, to int64) (bool, error) {
+			err := s.Pool.QueryRow(ctx, s.sql.among, from, to, q.ID).Scan(&lane, &seq)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return false, nil
+			}
+			return err == nil, err
+		},
 	}
-	if !ok {
-		return 0, 0, fmt.Errorf("message %s of pipe %q: %w among parked records, and its id is no UUIDv7, which would hold a time to look near: name the time of its enqueue",
-			q.ID, s.Pipe, store.ErrNotFound)
-	}
-	var low, high int64
-	if err := s.Pool.QueryRow(ctx, s.sql.ends).Scan(&low, &high); err != nil {
-		return 0, 0, s.Wrap("find a message", err)
-	}
-	near, err := seek.First(ctx, low, high, at, s.probe)
-	if err != nil {
-		return 0, 0, s.Wrap("find a message", err)
-	}
-	var from, to int64
-	for _, reach := range seek.Reaches() {
-		from, to = max(near-reach, low), min(near+reach, high)
-		err := s.Pool.QueryRow(ctx, s.sql.among, from, to, q.ID).Scan(&lane, &seq)
-		if err == nil {
-			return lane, seq, nil
-		}
-		if !errors.Is(err, pgx.ErrNoRows) {
-			return 0, 0, s.Wrap("find a message", err)
-		}
-		if from == low && to == high {
-			break
+	if err = look.Find(ctx, q); errors.Is(err, store.ErrNotFound) {
+		if missing := exists(ctx, s.Outbox); missing != nil {
+			return 0, 0, s.Wrap("find a message", missing)
 		}
 	}
-	return 0, 0, s.notFound(ctx, q.ID, at, from, to)
-}
-
-// notFound returns an error with the searched range.
-func (s *Finder) notFound(ctx context.Context, id string, at time.Time, from, to int64) error {
-	if err := exists(ctx, s.Outbox); err != nil {
-		return s.Wrap("find a message", err)
-	}
-	if from >= to {
-		return fmt.Errorf("message %s of pipe %q: %w: the outbox has no rows; retention has removed it, or it was never committed", id, s.Pipe, store.ErrNotFound)
-	}
-	first, _, err := s.probe(ctx, from)
-	if err != nil {
-		return s.Wrap("find a message", err)
-	}
-	return fmt.Errorf("message %s of pipe %q: %w: enqueued about %s, it is expected among the numbers %d to %d (from %s on); "+
-		"it was never committed, retention has removed it, or its writer's clock is wrong: then name the time of its enqueue",
-		id, s.Pipe, store.ErrNotFound, at.Format(time.RFC3339Nano), from, to-1, first.At.UTC().Format(time.RFC3339))
+	return lane, seq, err
 }
 
 func (s *Finder) probe(ctx context.Context, seq int64) (row seek.Row, ok bool, err error) {

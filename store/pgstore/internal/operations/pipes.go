@@ -176,7 +176,7 @@ type pipeStart struct {
 }
 
 // startOf finds the start. It reads the sequence before the snapshot and the next transaction
-// id after it, like a read of the relay: see docs/design.md, section 4. This transaction must
+// id after it, like a read of the relay: see docs/reading.md. This transaction must
 // not have an id yet, because age() would count from it.
 func (s *Pipes) startOf(ctx context.Context, tx pgx.Tx, req ops.AddPipe) (at pipeStart, err error) {
 	if req.From == ops.FromBeginning {

@@ -232,7 +232,7 @@ func (b *Bell) sound() {
 func (b *Bell) slotName() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return SlotPrefix + strings.ToLower(b.boot[:min(len(b.boot), 32)]) + "_" + strings.ToLower(rand.Text()[:6])
+	return slotPrefix + strings.ToLower(b.boot[:min(len(b.boot), 32)]) + "_" + strings.ToLower(rand.Text()[:6])
 }
 
 func why(err error) string {

@@ -13,8 +13,8 @@ import (
 // Application is the application name of the session that reads the log.
 const Application = "postrider tail"
 
-// SlotPrefix begins the names of slots. The boot id of the relay follows.
-const SlotPrefix = "postrider_tail_"
+// slotPrefix begins the names of slots. The boot id of the relay follows.
+const slotPrefix = "postrider_tail_"
 
 // The slots and walsenders that must stay free for standbys and others.
 const (

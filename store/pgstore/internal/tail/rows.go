@@ -14,8 +14,18 @@ type Column struct {
 // Columns returns those columns, in the order of a [Row].
 func Columns() []Column {
 	return []Column{
-		{"seq", 20}, {"id", 2950}, {"topic", 25}, {"key", 25}, {"type", 25}, {"payload", 17}, {"content_type", 25},
-		{"headers", 3802}, {"version", 20}, {"schema_version", 23}, {"not_before", 1184}, {"created_at", 1184},
+		{"seq", 20},
+		{"id", 2950},
+		{"topic", 25},
+		{"key", 25},
+		{"type", 25},
+		{"payload", 17},
+		{"content_type", 25},
+		{"headers", 3802},
+		{"version", 20},
+		{"schema_version", 23},
+		{"not_before", 1184},
+		{"created_at", 1184},
 	}
 }
 

@@ -252,6 +252,7 @@ func (s *session) hear(data []byte) error {
 		s.bell.ring(t.xid)
 	case described:
 		s.shaped()
+	case passed, alive: // only the position moves
 	}
 	if t.reply {
 		return s.answer(0)

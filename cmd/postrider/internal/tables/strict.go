@@ -1,4 +1,4 @@
-package main
+package tables
 
 import (
 	"fmt"
@@ -11,24 +11,25 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-func (a *app) strictCommand() *cobra.Command {
+// Strict is `postrider strict`.
+func (p Program) Strict() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "strict", Short: "Let the outbox number the messages of each key",
 		Long: "In a strict topic the outbox gives each key's messages the versions 1, 2, 3 ... in\n" +
 			"commit order, whichever program writes them. A writer holds its keys from the insert to the end\n" +
 			"of its transaction: two transactions that write one key follow each other.",
-		Args: noArgs,
+		Args: p.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.strictList(), a.strictSet(true), a.strictSet(false))
+	cmd.AddCommand(p.strictList(), p.strictSet(true), p.strictSet(false))
 	return cmd
 }
 
-func (a *app) strictList() *cobra.Command {
+func (p Program) strictList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the strict topics", Args: noArgs,
+		Use: "list", Short: "List the strict topics", Args: p.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := a.openReady(cmd)
+			st, err := p.Open(cmd)
 			if err != nil {
 				return err
 			}
@@ -40,7 +41,7 @@ func (a *app) strictList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(append([]ops.StrictTopic{}, topics...), func(w *tabwriter.Writer) {
+			return p.Print(append([]ops.StrictTopic{}, topics...), func(w *tabwriter.Writer) {
 				if len(topics) == 0 {
 					output.Row(w, "none")
 					return
@@ -54,7 +55,7 @@ func (a *app) strictList() *cobra.Command {
 	}
 }
 
-func (a *app) strictSet(on bool) *cobra.Command {
+func (p Program) strictSet(on bool) *cobra.Command {
 	use, short, done := "add", "Make a topic strict; its keys continue from the versions they have", "is strict now"
 	if !on {
 		use, short, done = "remove", "Make a topic plain again; its keys' last versions are kept", "is plain now"
@@ -69,12 +70,12 @@ func (a *app) strictSet(on bool) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			st, err := a.openReady(cmd)
+			st, err := p.Open(cmd)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
-			req := ops.StrictRequest{Topic: args[0], Strict: on, Actor: a.actor(), Reason: reason}
+			req := ops.StrictRequest{Topic: args[0], Strict: on, Actor: p.Actor(), Reason: reason}
 			if err := st.Need(ops.CanStrict); err != nil {
 				return err
 			}
@@ -83,7 +84,7 @@ func (a *app) strictSet(on bool) *cobra.Command {
 				return err
 			}
 			answer := map[string]any{"topic": req.Topic, "strict": on, "changed": changed}
-			return a.print(answer, func(w *tabwriter.Writer) {
+			return p.Print(answer, func(w *tabwriter.Writer) {
 				if !changed {
 					done = "was that already"
 				}

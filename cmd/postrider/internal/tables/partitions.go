@@ -1,4 +1,4 @@
-package main
+package tables
 
 import (
 	"github.com/spf13/cobra"
@@ -9,15 +9,16 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-func (a *app) partitionsCommand() *cobra.Command {
+// Partitions is `postrider partitions`.
+func (p Program) Partitions() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "partitions", Short: "Print the partitions of the outbox, and tend them",
+		Use: "partitions", Short: "List and maintain the partitions of the outbox",
 		Long: "An outbox that `postrider migrate --partition` keeps in partitions by ranges of numbers\n" +
 			"loses settled rows by dropping tables. Relays and `postrider prune` tend the partitions;\n" +
 			"`postrider partitions tend` does it once, by hand.",
-		Args: noArgs,
+		Args: p.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := a.openReady(cmd)
+			st, err := p.Open(cmd)
 			if err != nil {
 				return err
 			}
@@ -25,23 +26,23 @@ func (a *app) partitionsCommand() *cobra.Command {
 			if err := st.Need(ops.CanPartition); err != nil {
 				return err
 			}
-			p, err := st.Partitions.Partitions(cmd.Context())
+			found, err := st.Partitions.Partitions(cmd.Context())
 			if err != nil {
 				return err
 			}
-			answer := answer.PartitionsOf(p, nil)
-			return a.print(answer, answer.Text)
+			answer := answer.PartitionsOf(found, nil)
+			return p.Print(answer, answer.Text)
 		},
 	}
-	cmd.AddCommand(a.tendCommand())
+	cmd.AddCommand(p.tend())
 	return cmd
 }
 
-func (a *app) tendCommand() *cobra.Command {
+func (p Program) tend() *cobra.Command {
 	var req ops.TendRequest
 	var noDrop bool
 	cmd := &cobra.Command{
-		Use: "tend", Short: "Make partitions ahead, move writers on, drop what is old and settled", Args: noArgs,
+		Use: "tend", Short: "Create partitions ahead, switch writers, drop old settled ones", Args: p.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case req.OlderThan < 0 || req.Every < 0 || req.MaxBytes < 0:
@@ -49,18 +50,18 @@ func (a *app) tendCommand() *cobra.Command {
 			case noDrop:
 				req.OlderThan = -1
 			}
-			st, err := a.openReady(cmd)
+			st, err := p.Open(cmd)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
-			req.Actor = a.actor()
+			req.Actor = p.Actor()
 			done, err := admin.Tend(cmd.Context(), st.Office, req)
 			if err != nil {
 				return err
 			}
 			answer := answer.PartitionsOf(done.Partitions, &done)
-			return a.print(answer, answer.Text)
+			return p.Print(answer, answer.Text)
 		},
 	}
 	fs := cmd.Flags()
