@@ -74,6 +74,7 @@ type Record struct {
 	Mapping Mapping `json:"mapping"`
 	Mirror  bool    `json:"mirror"`
 	Drain   bool    `json:"drain,omitempty"`
+	InPlace bool    `json:"in_place,omitempty"`
 	Actor   string  `json:"actor"`
 	At      string  `json:"at"`
 	// Retired: new rows are the old relay's again, and the mirror writes back the rest.
@@ -154,6 +155,9 @@ type State struct {
 	// LockedUntil and SentAt are columns of times.
 	LockedUntil string `json:"locked_until,omitempty"`
 	SentAt      string `json:"sent_at,omitempty"`
+	// Attempts and Error are columns that an adoption in place writes when a message is dead.
+	Attempts string `json:"attempts,omitempty"`
+	Error    string `json:"error,omitempty"`
 	// Set has further columns that a copied row gets, with the SQL of their values.
 	Set map[string]string `json:"set,omitempty"`
 }
@@ -277,7 +281,7 @@ func (m *Mapping) Check(t *Table) error {
 		return nil
 	}
 	s := m.State
-	for where, name := range map[string]string{"state.column": s.Column, "state.locked_until": s.LockedUntil, "state.sent_at": s.SentAt} {
+	for where, name := range map[string]string{"state.column": s.Column, "state.locked_until": s.LockedUntil, "state.sent_at": s.SentAt, "state.attempts": s.Attempts, "state.error": s.Error} {
 		if name == "" && where != "state.column" {
 			continue
 		}

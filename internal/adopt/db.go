@@ -162,23 +162,29 @@ func countIn(ctx context.Context, q queryer, w writer, condition string, most in
 // Fits refuses a value for copied rows that the table would refuse: writers would fail.
 func (d DB) Fits(ctx context.Context, p *Plan) error {
 	s := p.Mapping.State
-	if s == nil {
+	switch {
+	case s == nil:
 		return nil
+	case p.Mode == InPlace:
+		return d.fitsInPlace(ctx, p)
 	}
-	t, w := p.Table, p.writer
+	return d.fits(ctx, p, s.Handed, p.writer.assign()[0][1])
+}
+
+func (d DB) fits(ctx context.Context, p *Plan, word, value string) error {
+	t, w, s := p.Table, p.writer, p.Mapping.State
 	c, _ := t.Column(s.Column)
 	name := w.ident(s.Column)
 	switch {
-	case len(c.Words) > 0 && !slices.Contains(c.Words, s.Handed):
-		fix := "add it: ALTER TYPE " + c.Type + " ADD VALUE " + w.quote(s.Handed)
+	case len(c.Words) > 0 && !slices.Contains(c.Words, word):
+		fix := "add it: ALTER TYPE " + c.Type + " ADD VALUE " + w.quote(word)
 		if t.Dialect == MySQL {
 			fix = "add it to the column's type"
 		}
-		return t.refuse(BadMapping, fix+"; or choose one of "+strings.Join(c.Words, ", ")+" by --handed", "column %s has no value %q", s.Column, s.Handed)
-	case c.Length > 0 && int64(len(s.Handed)) > c.Length:
-		return t.refuse(BadMapping, "choose a shorter one by --handed", "column %s takes %d characters, and %q has more", s.Column, c.Length, s.Handed)
+		return t.refuse(BadMapping, fix+"; or choose one of "+strings.Join(c.Words, ", ")+" by --handed", "column %s has no value %q", s.Column, word)
+	case c.Length > 0 && int64(len(word)) > c.Length:
+		return t.refuse(BadMapping, "choose a shorter one by --handed", "column %s takes %d characters, and %q has more", s.Column, c.Length, word)
 	}
-	value := w.assign()[0][1]
 	if t.Dialect == Postgres {
 		value += "::" + c.Type
 	}
@@ -189,10 +195,10 @@ func (d DB) Fits(ctx context.Context, p *Plan) error {
 		var ok bool
 		err := d.SQL.QueryRowContext(ctx, "SELECT ("+check.Expression+") IS NOT FALSE FROM (SELECT "+value+" AS "+name+") AS x").Scan(&ok)
 		if err != nil {
-			return d.failed(t, "check the value "+s.Handed, err)
+			return d.failed(t, "check the value "+word, err)
 		}
 		if !ok {
-			return t.refuse(BadMapping, "let the constraint allow it, or choose another value by --handed", "the constraint %s refuses %s = %q: %s", check.Name, s.Column, s.Handed, check.Expression)
+			return t.refuse(BadMapping, "let the constraint allow it, or choose another value by --handed", "the constraint %s refuses %s = %q: %s", check.Name, s.Column, word, check.Expression)
 		}
 	}
 	return nil
@@ -248,7 +254,7 @@ func blocked(err error) bool {
 	case 1205, 1213:
 		return true
 	}
-	return slices.Contains([]string{"55P03", "40P01", "40001"}, code(err))
+	return slices.Contains([]string{"55P03", "40P01", "40001"}, code(err)) || twice(err)
 }
 
 // failed gives an error the shape of the others.
@@ -321,7 +327,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // ready refuses what the trigger and the backfill would meet.
 func (d DB) ready(ctx context.Context, p *Plan) error {
-	if a := p.Table.Adopted; a != nil && a.Retired && !p.opts.Mirror {
+	if a := p.Table.Adopted; a != nil && a.Retired && (!p.opts.Mirror || a.InPlace != p.opts.InPlace) {
 		return p.Table.refuse(Already, "run `postrider adopt mirror "+p.Table.Full()+" --once` until nothing is left, then `postrider adopt undo` again; or add --mirror", "the mirror of an earlier adoption has rows to write back")
 	} else if a != nil && !a.Retired {
 		return p.Table.refuse(Already, "`postrider adopt status "+p.Table.Full()+"` shows it, and `postrider adopt undo "+p.Table.Full()+"` removes it", "the table is adopted already")

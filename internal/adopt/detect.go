@@ -67,6 +67,8 @@ const (
 	statusNames  = "status state"
 	lockNames    = "lockeduntil lockexpiresat lockedtill"
 	sentNames    = "sentat publishedat processedat deliveredat dispatchedat completedat processedon processedonutc processeddate"
+	attemptNames = "attemptcount attempts retrycount retries tries"
+	errorNames   = "lasterror lasterrormessage error errormessage failurereason"
 	flagNames    = "published ispublished sent issent processed isprocessed dispatched isdispatched delivered"
 )
 

@@ -20,6 +20,10 @@ type DB struct {
 	Waiting func(error)
 	// Copied hears how many rows a backfill has copied so far.
 	Copied func(int64)
+	// Retry has a dead letter sent again. Foreign hears how many rows a mirror found that another program had
+	// settled or removed. Both are for adoptions in place.
+	Retry   func(ctx context.Context, seq int64) error
+	Foreign func(rows int64)
 }
 
 // kinds are the words of pg_class.relkind.

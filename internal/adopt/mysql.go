@@ -105,12 +105,19 @@ func (mysqlSpeech) clock(c Column) string {
 // state is set before the insert, and the row copied after it: INSERT IGNORE may refuse the row in between.
 type mysqlPlan struct {
 	writer
-	mirror bool
+	mirror  bool
+	inPlace bool // as pgPlan.inPlace
 }
 
 func (p mysqlPlan) trigger(of string) string { return p.ident(p.name(of)) }
 func (p mysqlPlan) name(of string) string    { return short("postrider_"+of+"_", p.t, 64) }
-func (p mysqlPlan) mirrored() string         { return p.ident(short("postrider_mirror_", p.t, 64)) }
+
+func (p mysqlPlan) mirrored() string {
+	if p.inPlace {
+		return p.ident(short("postrider_inplace_", p.t, 64))
+	}
+	return p.ident(short("postrider_mirror_", p.t, 64))
+}
 
 // flag is the variable of the session that says from one trigger to the next that the row is to be copied.
 func (p mysqlPlan) flag() string { return "@" + p.ident(short("postrider_", p.t, 64)) }
@@ -137,6 +144,9 @@ func (p mysqlPlan) install(r *Record) []string {
 			body = "    IF (" + p.rows("NEW", "") + ") IS TRUE THEN\n    " + p.insert() + "\n    END IF;\n"
 		}
 		return []string{trigger("ai", "AFTER INSERT", "    "+r.line()+"\n"+body)}
+	}
+	if p.inPlace {
+		return p.watch(r, trigger)
 	}
 	var marks []string
 	for _, a := range p.assign() {
@@ -172,12 +182,15 @@ func (p mysqlPlan) prepare() string {
 		c, _ := p.t.Column(k)
 		text += fmt.Sprintf(", k%d %s NOT NULL", i+1, c.Type)
 	}
+	if p.inPlace {
+		text += ", told BIGINT, again BOOLEAN NOT NULL DEFAULT FALSE, UNIQUE (" + strings.Join(keys(p.t), ", ") + ")"
+	}
 	return text + ") ENGINE=InnoDB"
 }
 
 // pick locks the next rows and returns their keys; copyRows and markRows take these, count of them.
 func (p mysqlPlan) pick(limit int) string {
-	return "SELECT " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r WHERE " + p.unsettled("r") + " ORDER BY " + p.list("r", p.m.Order) + fmt.Sprintf(" LIMIT %d FOR UPDATE", limit)
+	return "SELECT " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r WHERE " + p.fresh("r") + " ORDER BY " + p.ordered("r") + fmt.Sprintf(" LIMIT %d FOR UPDATE", limit)
 }
 
 func (p mysqlPlan) these(count int) string {
@@ -190,7 +203,7 @@ func (p mysqlPlan) these(count int) string {
 }
 
 func (p mysqlPlan) copyRows(count int) string {
-	return "INSERT INTO postrider_outbox (" + p.columns() + ")\n    SELECT " + p.values("r") + "\n    FROM " + p.table() + " AS r WHERE " + p.these(count) + " ORDER BY " + p.list("r", p.m.Order)
+	return "INSERT INTO postrider_outbox (" + p.columns() + ")\n    SELECT " + p.values("r") + "\n    FROM " + p.table() + " AS r WHERE " + p.these(count) + " ORDER BY " + p.ordered("r")
 }
 
 func (p mysqlPlan) markRows(count int) string {

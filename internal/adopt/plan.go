@@ -16,6 +16,8 @@ const (
 	Take = "take"
 	// Keep copies a row and stores it: the old relay sends it too, until it is stopped.
 	Keep = "keep"
+	// InPlace copies a row and leaves its state alone until its message is settled.
+	InPlace = "in place"
 )
 
 // Options of a plan.
@@ -23,6 +25,8 @@ type Options struct {
 	Schema string // of the outbox on PostgreSQL
 	Drain  bool   // leave the pending rows to the old relay
 	Mirror bool   // write back what was sent
+	// InPlace leaves rows pending until their messages are settled; it includes the mirror.
+	InPlace bool
 	// TakeInProgress copies rows that the old relay has marked as its own and left.
 	TakeInProgress bool
 	Actor, At      string
@@ -79,6 +83,11 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 	p := &Plan{Table: t, Layout: m.Layout, Mapping: m, Found: found, opts: o}
 	p.writer = newWriter(t, &p.Mapping)
 	switch {
+	case o.InPlace:
+		if err := p.inPlace(); err != nil {
+			return nil, err
+		}
+		o.Mirror, p.opts.Mirror = true, true
 	case m.State != nil:
 		p.Mode = Mark
 	case t.Dialect == Postgres:
@@ -86,10 +95,10 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 	default:
 		p.Mode = Keep
 	}
-	if o.Mirror && (m.State == nil || len(m.State.Sent) == 0 && m.State.SentAt == "") {
+	if o.Mirror && !o.InPlace && (m.State == nil || len(m.State.Sent) == 0 && m.State.SentAt == "") {
 		return nil, t.refuse(NotPossible, "leave --mirror out", "--mirror needs a state or a time of sent rows, and the layout %s lacks both", m.Layout)
 	}
-	r := &Record{Mapping: m, Mirror: o.Mirror, Drain: o.Drain, Actor: o.Actor, At: o.At}
+	r := &Record{Mapping: m, Mirror: o.Mirror, Drain: o.Drain, InPlace: o.InPlace, Actor: o.Actor, At: o.At}
 	if t.Dialect == MySQL {
 		p.mysql(r)
 	} else {
@@ -99,9 +108,9 @@ func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) backfills() bool { return p.Mode == Mark && !p.opts.Drain }
+func (p *Plan) backfills() bool { return (p.Mode == Mark || p.Mode == InPlace) && !p.opts.Drain }
 
-func (p *Plan) pg() pgPlan { return pgPlan{p.writer, p.opts.Schema, p.opts.Mirror} }
+func (p *Plan) pg() pgPlan { return pgPlan{p.writer, p.opts.Schema, p.opts.Mirror, p.opts.InPlace} }
 
 func (p *Plan) postgres(r *Record) {
 	sql := p.pg()
@@ -111,6 +120,9 @@ func (p *Plan) postgres(r *Record) {
 	}
 	if p.opts.Mirror {
 		p.Prepare, p.Mirror = []string{sql.prepare()}, []string{sql.reflect(BatchRows)}
+		if p.opts.InPlace {
+			p.Mirror = append(p.Mirror, sql.bury(BatchRows))
+		}
 	}
 }
 
@@ -141,6 +153,8 @@ func (p *Plan) tell() {
 	switch p.Mode {
 	case Mark:
 		p.tellMark(note)
+	case InPlace:
+		p.tellInPlace(note)
 	case Take:
 		note("new rows are not stored in %s: an INSERT reports 0 rows; libraries that check the count, such as Hibernate, would roll back", table)
 		p.Missing = append(p.Missing, "rows that are in the table now: the old relay sends them")
@@ -192,7 +206,7 @@ func (p *Plan) indexed() string {
 
 func (p *Plan) tellSteps(table string) {
 	add := func(list *[]string, format string, args ...any) { *list = append(*list, fmt.Sprintf(format, args...)) }
-	paused := p.Mode != Mark || p.opts.Drain
+	paused := !p.backfills()
 	if paused {
 		add(&p.Steps, "Pause the pipe, so that new messages wait: postrider pipe pause main --reason \"the old relay drains %s\"", table)
 	} else {
@@ -210,6 +224,9 @@ func (p *Plan) tellSteps(table string) {
 	}
 	add(&p.Back, "postrider adopt undo %s --yes", table)
 	add(&p.Back, "Wait until `postrider status` shows pending 0: earlier the old relay could overtake")
+	if p.Mode == InPlace {
+		add(&p.Back, "Run `postrider adopt mirror %s --once` until nothing is left: the old relay would send again what is still pending in the table", table)
+	}
 	add(&p.Back, "Start the old relay")
 }
 

@@ -126,11 +126,18 @@ type pgPlan struct {
 	writer
 	schema string // of the outbox
 	mirror bool
+	// inPlace leaves the states of rows alone until their messages are settled.
+	inPlace bool
 }
 
 func (p pgPlan) outbox() string   { return p.dotted(p.schema, "outbox") }
 func (p pgPlan) function() string { return p.dotted(p.schema, short("adopt_", p.t, 63)) }
-func (p pgPlan) mirrored() string { return p.dotted(p.schema, short("mirror_", p.t, 63)) }
+func (p pgPlan) mirrored() string {
+	if p.inPlace {
+		return p.dotted(p.schema, short("inplace_", p.t, 63))
+	}
+	return p.dotted(p.schema, short("mirror_", p.t, 63))
+}
 
 // insert copies one row of the variable NEW.
 func (p pgPlan) insert() string {
@@ -166,13 +173,18 @@ func (p pgPlan) prepare() string {
 		c, _ := p.t.Column(k)
 		text += fmt.Sprintf(", k%d %s NOT NULL", i+1, c.Type)
 	}
+	if p.inPlace {
+		return text + ", told timestamptz, again boolean NOT NULL DEFAULT false, PRIMARY KEY (lane, seq), UNIQUE (" + strings.Join(keys(p.t), ", ") + "))"
+	}
 	return text + ", PRIMARY KEY (lane, seq))"
 }
 
 // install makes the trigger.
 func (p pgPlan) install(r *Record) []string {
 	var body, when string
-	if p.m.State != nil {
+	if p.inPlace {
+		when, body = "AFTER INSERT OR UPDATE OF "+p.ident(p.m.State.Column), p.watch()
+	} else if p.m.State != nil {
 		// After the insert: a row that ON CONFLICT refuses has no message.
 		when = "AFTER INSERT OR UPDATE OF " + p.ident(p.m.State.Column)
 		body = "    IF TG_OP = 'UPDATE' AND (" + p.unsettled("OLD") + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n    " +
@@ -197,39 +209,30 @@ func (p pgPlan) lock() string { return "LOCK TABLE " + p.table() + " IN SHARE RO
 
 // batch copies the next rows and marks them, in one statement.
 func (p pgPlan) batch(limit int) string {
-	text := "WITH picked AS (\n    SELECT r.* FROM ONLY " + p.table() + " AS r WHERE " + p.unsettled("r") + "\n    ORDER BY " + p.list("r", p.m.Order) + fmt.Sprintf(" LIMIT %d FOR UPDATE\n", limit) +
-		"), handed AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " FROM picked WHERE " + p.same("t", "picked") + "\n)"
-	insert := "INSERT INTO " + p.outbox() + " (" + p.columns() + ")\n    SELECT " + p.values("r") + "\n    FROM picked AS r ORDER BY " + p.list("r", p.m.Order)
+	text := "WITH picked AS (\n    SELECT r.* FROM ONLY " + p.table() + " AS r WHERE " + p.fresh("r") + "\n    ORDER BY " + p.ordered("r") + fmt.Sprintf(" LIMIT %d FOR UPDATE OF r\n)", limit)
+	if !p.inPlace {
+		text += ", handed AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " FROM picked WHERE " + p.same("t", "picked") + "\n)"
+	}
+	insert := "INSERT INTO " + p.outbox() + " (" + p.columns() + ")\n    SELECT " + p.values("r") + "\n    FROM picked AS r ORDER BY " + p.ordered("r")
 	if !p.mirror {
 		return text + "\n" + insert
 	}
-	return text + ", copied AS (\n    " + insert + "\n    RETURNING lane, seq, id\n)\nINSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("r", p.t.Key) +
-		" FROM copied AS c JOIN picked AS r ON c.id = " + p.source(Field{"id", p.m.ID}, "r")
+	// The numbers are drawn in the order of the rows. Ids do not tell the rows apart: they may repeat.
+	return text + ", copied AS (\n    " + insert + "\n    RETURNING lane, seq\n)\nINSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("r", p.t.Key) +
+		"\n    FROM (SELECT lane, seq, row_number() OVER (ORDER BY seq) AS place FROM copied) AS c\n    JOIN (SELECT r.*, row_number() OVER (ORDER BY " + p.ordered("r") + ") AS postrider_place FROM picked AS r) AS r ON r.postrider_place = c.place"
 }
 
 // reflect writes into the team's table what became of the messages behind a place, and removes them from the
 // mirror's table in the same statement. It returns how many it removed, how many it looked at, and the last place.
 func (p pgPlan) reflect(limit int) string {
-	s := p.m.State
-	var set []string
-	if len(s.Sent) > 0 {
-		set = append(set, p.ident(s.Column)+" = "+p.quote(s.Sent[0]))
-	}
-	if s.SentAt != "" {
-		c, _ := p.t.Column(s.SentAt)
-		at := "coalesce(d.sent_at, clock_timestamp())"
-		if c.Class == LocalTime {
-			at = "(" + at + " AT TIME ZONE 'UTC')"
-		}
-		set = append(set, p.ident(s.SentAt)+" = "+at)
-	}
+	set := p.sent("", "coalesce(d.sent_at, clock_timestamp())", "(coalesce(d.sent_at, clock_timestamp()) AT TIME ZONE 'UTC')", p.inPlace)
 	// A message without a row was settled, and retention has removed it.
 	return "WITH seen AS (\n    SELECT * FROM " + p.mirrored() + " WHERE (lane, seq) > ($2, $3) ORDER BY lane, seq" + fmt.Sprintf(" LIMIT %d\n", limit) +
 		"), due AS (\n    SELECT m.*, v.sent_at FROM seen AS m LEFT JOIN LATERAL (SELECT v.state, v.sent_at FROM " + p.dotted(p.schema, "messages") +
 		" AS v\n    WHERE v.pipe = $1 AND v.lane = m.lane AND v.seq = m.seq) AS v ON true WHERE coalesce(v.state, 'Sent') = 'Sent'\n" +
-		"), done AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + strings.Join(set, ", ") + " FROM due AS d WHERE " + p.meets("t", "d") + " AND " + p.col("t", s.Column) + " = " + p.quote(s.Handed) +
+		"), done AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + set + " FROM due AS d WHERE " + p.meets("t", "d") + " AND " + p.ours("t", p.inPlace) + " RETURNING 1" +
 		"\n), gone AS (\n    DELETE FROM " + p.mirrored() + " AS m USING due AS d WHERE m.lane = d.lane AND m.seq = d.seq RETURNING 1\n)\n" +
-		"SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen), coalesce((SELECT lane FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0),\n" +
+		"SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone) - (SELECT count(*) FROM done), (SELECT count(*) FROM seen), coalesce((SELECT lane FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0),\n" +
 		"    coalesce((SELECT seq FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0)"
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/postrider/postrider/internal/inboxsql"
 )
 
-func (p *Plan) my() mysqlPlan { return mysqlPlan{p.writer, p.opts.Mirror} }
+func (p *Plan) my() mysqlPlan { return mysqlPlan{p.writer, p.opts.Mirror, p.opts.InPlace} }
 
 func (p *Plan) mysql(r *Record) {
 	sql := p.my()
@@ -65,9 +65,16 @@ func (p *Plan) copyMySQL(ctx context.Context, q execer, limit int) (int64, error
 		return 0, err
 	}
 	if p.opts.Mirror {
-		if _, err := q.ExecContext(ctx, sql.mirrorRows(count), args...); err != nil {
+		res, err := q.ExecContext(ctx, sql.mirrorRows(count), args...)
+		if err != nil {
 			return 0, err
 		}
+		if n, err := res.RowsAffected(); err != nil || n != int64(count) {
+			return 0, errors.Join(err, p.Table.refuse(BadMapping, "let the mapping's id be the same each time", "%d of %d copied rows were found by their ids", n, count))
+		}
+	}
+	if p.Mode == InPlace {
+		return int64(count), nil
 	}
 	_, err = q.ExecContext(ctx, sql.markRows(count), args...)
 	return int64(count), err
@@ -103,8 +110,10 @@ func (p *Plan) keysOf(ctx context.Context, q execer, query string) ([]any, error
 
 // mirrorRows notes the numbers of the messages that copyRows has just made.
 func (p mysqlPlan) mirrorRows(count int) string {
-	return "INSERT INTO " + p.mirrored() + " (seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT o.seq, " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r JOIN postrider_outbox AS o ON o.id = " +
-		p.source(Field{"id", p.m.ID}, "r") + "\n    WHERE o.seq >= LAST_INSERT_ID() AND " + p.these(count)
+	// Rows with the same id are paired in their order.
+	id := p.source(Field{"id", p.m.ID}, "r")
+	return "INSERT INTO " + p.mirrored() + " (seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.seq, " + p.list("x", p.t.Key) + " FROM (SELECT " + p.list("r", p.t.Key) + ", " + id + " AS postrider_id, ROW_NUMBER() OVER (PARTITION BY " + id + " ORDER BY " + p.ordered("r") + ") AS postrider_place FROM " + p.table() + " AS r WHERE " + p.these(count) +
+		") AS x\n    JOIN (SELECT o.seq, o.id, ROW_NUMBER() OVER (PARTITION BY o.id ORDER BY o.seq) AS place FROM postrider_outbox AS o WHERE o.seq >= LAST_INSERT_ID()) AS c ON c.id = x.postrider_id AND c.place = x.postrider_place"
 }
 
 // boundaryMySQL locks the table for the last rows and the triggers: a statement that changes a schema ends a
@@ -127,13 +136,13 @@ func (d DB) boundaryMySQL(ctx context.Context, p *Plan, wait time.Duration) (n i
 	}
 	lock := "LOCK TABLES " + p.writer.table() + " WRITE, " + p.writer.table() + " AS r WRITE, postrider_outbox WRITE"
 	if p.opts.Mirror {
-		lock += ", postrider_outbox AS o WRITE, " + sql.mirrored() + " WRITE"
+		lock += ", postrider_outbox AS o WRITE, " + sql.mirrored() + " WRITE, " + sql.mirrored() + " AS m WRITE"
 	}
 	if _, err := conn.ExecContext(ctx, lock); err != nil {
 		return 0, false, err
 	}
 	if p.backfills() {
-		left, err := countIn(ctx, conn, p.writer, p.writer.unsettled("r"), lastRows+1)
+		left, err := countIn(ctx, conn, p.writer, sql.fresh("r"), lastRows+1)
 		if err != nil || left > lastRows {
 			return 0, left > lastRows, err
 		}
@@ -177,7 +186,7 @@ func (d DB) undoMySQL(ctx context.Context, t *Table, wait time.Duration) (mirror
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET lock_wait_timeout = %d", max(1, int(wait.Seconds())))); err != nil {
 		return 0, err
 	}
-	sql := mysqlPlan{newWriter(t, &t.Adopted.Mapping), t.Adopted.Mirror}
+	sql := mysqlPlan{newWriter(t, &t.Adopted.Mapping), t.Adopted.Mirror, t.Adopted.InPlace}
 	if sql.mirror {
 		if mirrored, err = d.Left(ctx, t); err != nil {
 			return 0, err
@@ -199,60 +208,72 @@ func (d DB) undoMySQL(ctx context.Context, t *Table, wait time.Duration) (mirror
 
 // reflect finds the rows of messages that were sent, behind a place.
 func (p mysqlPlan) reflect(limit int) string {
-	return "SELECT m.seq, COALESCE(v.state, 'Sent') = 'Sent' FROM (SELECT seq FROM " + p.mirrored() + " WHERE seq > ? ORDER BY seq" + fmt.Sprintf(" LIMIT %d", limit) +
+	return "SELECT m.seq, COALESCE(v.state, 'Sent') = 'Sent', " + p.died() + "\n    FROM (SELECT * FROM " + p.mirrored() + " WHERE seq > ? ORDER BY seq" + fmt.Sprintf(" LIMIT %d", limit) +
 		") AS m\n    LEFT JOIN postrider_messages AS v ON v.pipe = ? AND v.seq = m.seq ORDER BY m.seq"
 }
 
 // written writes them back, and forget removes them from the mirror's table.
 func (p mysqlPlan) written(count int) string {
-	s := p.m.State
-	var set []string
-	if len(s.Sent) > 0 {
-		set = append(set, "t."+p.ident(s.Column)+" = "+p.quote(s.Sent[0]))
-	}
-	if s.SentAt != "" {
-		c, _ := p.t.Column(s.SentAt)
-		set = append(set, "t."+p.ident(s.SentAt)+" = "+p.clock(c))
-	}
-	return "UPDATE " + p.table() + " AS t JOIN " + p.mirrored() + " AS m ON " + p.meets("t", "m") + " SET " + strings.Join(set, ", ") +
-		"\n    WHERE t." + p.ident(s.Column) + " = " + p.quote(s.Handed) + " AND m.seq IN (" + strings.TrimSuffix(strings.Repeat("?, ", count), ", ") + ")"
+	set := p.sent("t.", p.clock(Column{Class: Time}), p.clock(Column{Class: LocalTime}), p.inPlace)
+	return "UPDATE " + p.table() + " AS t JOIN " + p.mirrored() + " AS m ON " + p.meets("t", "m") + " SET " + set +
+		"\n    WHERE " + p.ours("t", p.inPlace) + " AND m.seq IN (" + strings.TrimSuffix(strings.Repeat("?, ", count), ", ") + ")"
 }
 
 func (p mysqlPlan) forget(count int) string {
 	return "DELETE FROM " + p.mirrored() + " WHERE seq IN (" + strings.TrimSuffix(strings.Repeat("?, ", count), ", ") + ")"
 }
 
-func (d DB) mirrorMySQL(ctx context.Context, p mysqlPlan, pipe string, from Place) (written, seen int64, to Place, err error) {
+func (d DB) mirrorMySQL(ctx context.Context, p mysqlPlan, pipe string, from Place) (written, foreign, seen int64, to Place, err error) {
 	tx, err := d.SQL.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return 0, 0, from, err
+		return 0, 0, 0, from, err
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	rows, err := tx.QueryContext(ctx, p.reflect(BatchRows), from.Seq, pipe)
 	if err != nil {
-		return 0, 0, from, err
+		return 0, 0, 0, from, err
 	}
 	defer rows.Close()
 	var sent []any
+	var dead []death
 	for rows.Next() {
 		var is bool
-		if err := rows.Scan(&to.Seq, &is); err != nil {
-			return 0, 0, from, err
+		var one death
+		if err := rows.Scan(&to.Seq, &is, &one.at, &one.attempts, &one.text); err != nil {
+			return 0, 0, 0, from, err
 		}
-		if seen++; is {
+		seen++
+		switch {
+		case is:
 			sent = append(sent, to.Seq)
+		case one.at.Valid:
+			one.seq = to.Seq
+			dead = append(dead, one)
 		}
 	}
-	if err := rows.Err(); err != nil || len(sent) == 0 {
-		return 0, seen, to, err
+	if err := rows.Err(); err != nil || len(sent)+len(dead) == 0 {
+		return 0, 0, seen, to, err
 	}
-	if _, err := tx.ExecContext(ctx, p.written(len(sent)), sent...); err != nil {
-		return 0, 0, from, err
+	if err := p.bury(ctx, tx, dead); err != nil {
+		return 0, 0, 0, from, err
 	}
-	if _, err := tx.ExecContext(ctx, p.forget(len(sent)), sent...); err != nil {
-		return 0, 0, from, err
+	if len(sent) > 0 {
+		res, err := tx.ExecContext(ctx, p.written(len(sent)), sent...)
+		if err != nil {
+			return 0, 0, 0, from, err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return 0, 0, 0, from, err
+		}
+		if foreign = int64(len(sent)) - n; !p.inPlace {
+			foreign = 0 // a state that stays as it is counts among them
+		}
+		if _, err := tx.ExecContext(ctx, p.forget(len(sent)), sent...); err != nil {
+			return 0, 0, 0, from, err
+		}
 	}
-	return int64(len(sent)), seen, to, tx.Commit()
+	return int64(len(sent)), foreign, seen, to, tx.Commit()
 }
 
 // lookMySQL reads the catalog.
@@ -397,7 +418,7 @@ func (d DB) mysqlChecks(ctx context.Context, t *Table) error {
 }
 
 func (d DB) mysqlTriggers(ctx context.Context, t *Table) error {
-	names := mysqlPlan{newWriter(t, &Mapping{}), false}
+	names := mysqlPlan{newWriter(t, &Mapping{}), false, false}
 	rest := map[string]bool{}
 	for _, of := range mysqlEvents() {
 		rest[names.name(of)] = true

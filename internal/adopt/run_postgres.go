@@ -15,7 +15,7 @@ func (d DB) readyPostgres(ctx context.Context, p *Plan) error {
 		return t.refuse(NameTaken, "rename or drop that trigger", "a trigger %s that Postrider did not make exists", pgTrigger)
 	}
 	rights := []string{"TRIGGER", "SELECT"}
-	if p.Mode == Mark {
+	if p.Mode == Mark || p.Mode == InPlace {
 		rights = append(rights, "UPDATE")
 	} else {
 		rights = append(rights, "DELETE") // to lock the table
@@ -61,7 +61,7 @@ func (d DB) boundaryPostgres(ctx context.Context, p *Plan, wait time.Duration) (
 			return err
 		}
 		if p.backfills() {
-			left, err := countIn(ctx, tx, p.writer, p.writer.unsettled("r"), lastRows+1)
+			left, err := countIn(ctx, tx, p.writer, sql.fresh("r"), lastRows+1)
 			if again = err == nil && left > lastRows; err != nil || again {
 				return err
 			}
@@ -121,7 +121,7 @@ func (d DB) Undo(ctx context.Context, t *Table) (mirrored int64, err error) {
 
 // undoPostgres only retires the trigger while the mirror's table has rows: they tell what was not written back.
 func (d DB) undoPostgres(ctx context.Context, t *Table, wait time.Duration) (mirrored int64, err error) {
-	sql := pgPlan{newWriter(t, &t.Adopted.Mapping), d.Schema, t.Adopted.Mirror}
+	sql := pgPlan{newWriter(t, &t.Adopted.Mapping), d.Schema, t.Adopted.Mirror, t.Adopted.InPlace}
 	err = d.locked(ctx, wait, func(tx txn) error {
 		if _, err := tx.ExecContext(ctx, sql.lock()); err != nil {
 			return err
@@ -154,16 +154,29 @@ func (d DB) Mirror(ctx context.Context, t *Table, pipe string, from Place) (writ
 	case !t.Adopted.Mirror:
 		return 0, to, t.refuse(NotAdopted, "undo the adoption, and adopt the table with --mirror", "the table was adopted without a mirror")
 	}
-	w := newWriter(t, &t.Adopted.Mapping)
-	var seen int64
+	w, in := newWriter(t, &t.Adopted.Mapping), t.Adopted.InPlace
+	if in && from == Start() {
+		if err := d.again(ctx, t); err != nil {
+			return 0, from, err
+		}
+	}
+	var seen, foreign int64
 	if d.Dialect == MySQL {
-		written, seen, to, err = d.mirrorMySQL(ctx, mysqlPlan{w, true}, pipe, from)
+		written, foreign, seen, to, err = d.mirrorMySQL(ctx, mysqlPlan{w, true, in}, pipe, from)
 	} else {
-		query := pgPlan{w, d.Schema, true}.reflect(BatchRows)
-		err = d.SQL.QueryRowContext(ctx, query, pipe, from.Lane, from.Seq).Scan(&written, &seen, &to.Lane, &to.Seq)
+		sql := pgPlan{w, d.Schema, true, in}
+		if in {
+			_, err = d.SQL.ExecContext(ctx, sql.bury(BatchRows), pipe, from.Lane, from.Seq)
+		}
+		if err == nil {
+			err = d.SQL.QueryRowContext(ctx, sql.reflect(BatchRows), pipe, from.Lane, from.Seq).Scan(&written, &foreign, &seen, &to.Lane, &to.Seq)
+		}
 	}
 	if err != nil {
 		return 0, from, d.failed(t, "write back what was sent", err)
+	}
+	if in && foreign > 0 && d.Foreign != nil {
+		d.Foreign(foreign)
 	}
 	if seen < BatchRows {
 		to = Start()
@@ -179,10 +192,7 @@ func Start() Place { return Place{Lane: -1} }
 
 // Left counts the rows that a mirror has not written back.
 func (d DB) Left(ctx context.Context, t *Table) (n int64, err error) {
-	name := mysqlPlan{newWriter(t, &t.Adopted.Mapping), true}.mirrored()
-	if d.Dialect == Postgres {
-		name = pgPlan{newWriter(t, &t.Adopted.Mapping), d.Schema, true}.mirrored()
-	}
+	name := d.entries(t)
 	err = d.SQL.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM "+name+fmt.Sprintf(" LIMIT %d) AS x", lookRows)).Scan(&n)
 	if err != nil {
 		return 0, d.failed(t, "count the rows of the mirror", err)

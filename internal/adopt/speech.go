@@ -26,8 +26,11 @@ type envelope struct{ id, topic, payload, headers string }
 const dollar = "$postrider$"
 
 func speak(d Dialect) speech {
-	if d == MySQL {
+	switch d {
+	case MySQL:
 		return mysqlSpeech{}
+	case TSQL:
+		return tsqlSpeech{}
 	}
 	return pgSpeech{}
 }
@@ -165,6 +168,17 @@ func (w writer) set() string {
 		all = append(all, a[0]+" = "+a[1])
 	}
 	return strings.Join(all, ", ")
+}
+
+// ordered are the columns that order rows, with the key: no two rows are equal in them.
+func (w writer) ordered(row string) string {
+	names := slices.Clone(w.m.Order)
+	for _, k := range w.t.Key {
+		if !slices.Contains(names, k) {
+			names = append(names, k)
+		}
+	}
+	return w.list(row, names)
 }
 
 // list joins columns with a prefix.

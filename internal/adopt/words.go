@@ -35,7 +35,7 @@ func (t *Table) status(found func(string) ([]string, error)) (Mapping, error) {
 	if c.Default != "" && !slices.Contains(words, c.Default) {
 		words = append(words, c.Default)
 	}
-	s := &State{Column: c.Name, LockedUntil: t.from(lockNames, Time, LocalTime).Column, SentAt: t.from(sentNames, Time, LocalTime).Column}
+	s := &State{Column: c.Name, LockedUntil: t.from(lockNames, Time, LocalTime).Column, SentAt: t.from(sentNames, Time, LocalTime).Column, Attempts: t.from(attemptNames, Number).Column, Error: t.from(errorNames, Text).Column}
 	m.State = s
 	failed, unknown := s.sort(words)
 	if i := slices.Index(unknown, c.Default); i >= 0 { // what a new row has is not sent yet

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/internal/adopt"
 	"github.com/postrider/postrider/internal/plural"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -32,9 +33,9 @@ type Program struct {
 
 // flags of the command.
 type flags struct {
-	layout, mapping, topic, handed, reason                     string
-	yes, printSQL, printMapping, drain, mirror, takeInProgress bool
-	wait                                                       time.Duration
+	layout, mapping, topic, handed, reason, dialect                     string
+	yes, printSQL, printMapping, drain, mirror, inPlace, takeInProgress bool
+	wait                                                                time.Duration
 }
 
 // Command is `postrider adopt`.
@@ -62,8 +63,10 @@ func Command(p Program) *cobra.Command {
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
 	fs.BoolVar(&f.drain, "drain", false, "leave pending rows to the old relay, and copy new ones only")
 	fs.BoolVar(&f.mirror, "mirror", false, "let the command adopt mirror write back what was sent: a write of the table per message")
+	fs.BoolVar(&f.inPlace, "in-place", false, "leave rows pending until their messages are settled; the command adopt mirror writes what became of them")
 	fs.BoolVar(&f.takeInProgress, "take-in-progress", false, "copy rows too that a stopped relay has left in progress")
 	fs.BoolVar(&f.printSQL, "print-sql", false, "print the statements, change nothing")
+	fs.StringVar(&f.dialect, "dialect", "", "with --print-sql and --mapping: tsql prints the statements for SQL Server, never run on a server")
 	fs.BoolVar(&f.printMapping, "print-mapping", false, "print the mapping that was found as YAML, change nothing")
 	fs.DurationVar(&f.wait, "wait", 2*time.Minute, "time for which locks are asked for again")
 	fs.StringVar(&f.reason, "reason", "", "why, for the journal")
@@ -131,10 +134,14 @@ func (p Program) look(cmd *cobra.Command, name string, wait time.Duration) (*sit
 
 func (p Program) run(cmd *cobra.Command, name string, f *flags) error {
 	switch {
+	case f.inPlace && f.mirror:
+		return exit.Usagef("--in-place includes --mirror: leave --mirror out")
 	case f.yes && (f.printSQL || f.printMapping):
 		return exit.Usagef("--yes and --print-sql or --print-mapping exclude each other")
 	case f.yes && f.reason == "":
 		return exit.Usagef("missing reason: give --reason for the journal")
+	case f.dialect != "":
+		return p.printTSQL(name, f)
 	case f.mapping != "" && f.layout != "":
 		return exit.Usagef("--mapping and --layout exclude each other: the file has a layout of its own")
 	}
@@ -177,7 +184,9 @@ func (p Program) mapping(ctx context.Context, s *site, f *flags) (m adopt.Mappin
 	if f.topic != "" {
 		m.Topic = adopt.Source{Value: f.topic}
 	}
-	if f.handed != "" && m.State == nil {
+	if f.handed != "" && f.inPlace {
+		return m, exit.Usagef("--handed has no effect with --in-place: rows keep their state")
+	} else if f.handed != "" && m.State == nil {
 		return m, exit.Usagef("--handed has no effect on the layout %s: its rows have no state", m.Layout)
 	} else if f.handed != "" {
 		m.State.Handed = f.handed
@@ -194,7 +203,7 @@ func (p Program) plan(ctx context.Context, s *site, m adopt.Mapping, f *flags) (
 		return nil, err
 	}
 	plan, err := adopt.NewPlan(s.table, m, found, adopt.Options{
-		Schema: s.Schema, Drain: f.drain, Mirror: f.mirror, TakeInProgress: f.takeInProgress, Actor: p.Actor(), At: time.Now().UTC().Format(time.RFC3339),
+		Schema: s.Schema, Drain: f.drain, Mirror: f.mirror, InPlace: f.inPlace, TakeInProgress: f.takeInProgress, Actor: p.Actor(), At: time.Now().UTC().Format(time.RFC3339),
 	})
 	if err != nil {
 		return nil, err
@@ -360,6 +369,16 @@ func (p Program) mirror() *cobra.Command {
 			}
 			defer s.st.Close()
 			pipe := cmp.Or(p.Pipe(), "main")
+			s.Retry = func(ctx context.Context, seq int64) error {
+				_, err := s.st.Admin.Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: p.Actor(), Reason: "its row in " + s.table.Full() + " was set back"})
+				if errors.Is(err, store.ErrNotFound) { // it is no dead letter any more
+					return nil
+				}
+				return err
+			}
+			s.Foreign = func(rows int64) {
+				fmt.Fprintf(p.ErrOut, "postrider: another program settled or removed %s of %s before their messages were sent; is the old relay running?\n", plural.Of(rows, "row"), s.table.Full())
+			}
 			if _, err := s.st.Admin.Status(cmd.Context()); err != nil { // without its pipe every message would look sent
 				return err
 			}
@@ -373,14 +392,23 @@ func (p Program) mirror() *cobra.Command {
 
 func (p Program) reflect(ctx context.Context, s *site, pipe string, every time.Duration, once bool) error {
 	var total int64
+	busy := 0
 	for from := adopt.Start(); ; {
 		written, to, err := s.Mirror(ctx, s.table, pipe, from)
 		switch {
 		case ctx.Err() != nil && !once:
 			return nil
+		case isBusy(err) && busy < mostBusy:
+			busy++ // somebody holds a row: it is looked at again
+			from = adopt.Start()
+			if !pause(ctx, every) {
+				return refused(err)
+			}
+			continue
 		case err != nil:
 			return refused(err)
 		}
+		busy = 0
 		total += written
 		from = to
 		if to != adopt.Start() {
@@ -396,10 +424,26 @@ func (p Program) reflect(ctx context.Context, s *site, pipe string, every time.D
 				output.Row(w, "left", left)
 			})
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, every) {
 			return nil
-		case <-time.After(every):
 		}
+	}
+}
+
+// mostBusy is how often in a row a mirror meets rows that somebody holds, before it gives up.
+const mostBusy = 60
+
+func isBusy(err error) bool {
+	var r *adopt.RefusedError
+	return errors.As(err, &r) && r.Reason == adopt.Busy
+}
+
+// pause reports whether the time passed before the context ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/internal/adopt"
 	"github.com/postrider/postrider/internal/plural"
@@ -130,5 +131,37 @@ func (p Program) printSQL(plan *adopt.Plan) error {
 		return printer.Print(map[string]string{"sql": text}, nil)
 	}
 	_, err := fmt.Fprint(p.Out, text)
+	return err
+}
+
+// printTSQL opens no database: the mapping is all that is known of the table.
+func (p Program) printTSQL(name string, f *flags) error {
+	switch {
+	case f.dialect != string(adopt.TSQL):
+		return exit.Usagef("dialect is %q: use tsql, or leave --dialect out for the dialect of --store", f.dialect)
+	case !f.printSQL || f.mapping == "":
+		return exit.Usagef("--dialect tsql needs --print-sql and --mapping: there is no store on SQL Server to look at the table")
+	case f.layout != "" || f.inPlace || f.mirror || f.drain || f.takeInProgress:
+		return exit.Usagef("--dialect tsql takes --topic and --handed only, besides --print-sql and --mapping")
+	}
+	m, err := readMapping(f.mapping)
+	if err != nil {
+		return err
+	}
+	if f.topic != "" {
+		m.Topic = adopt.Source{Value: f.topic}
+	}
+	if f.handed != "" && m.State != nil {
+		m.State.Handed = f.handed
+	}
+	text, err := adopt.TSQLScript(name, m.Order, m)
+	if err != nil {
+		return refused(err)
+	}
+	fmt.Fprintln(p.ErrOut, "postrider: this SQL was "+adopt.NeverRun)
+	if printer := p.Printer(); printer.Structured() {
+		return printer.Print(map[string]string{"sql": text, "note": adopt.NeverRun}, nil)
+	}
+	_, err = fmt.Fprint(p.Out, text)
 	return err
 }
