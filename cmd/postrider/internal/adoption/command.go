@@ -63,7 +63,7 @@ func Command(p Program) *cobra.Command {
 	fs.StringVar(&f.handed, "handed", "", "value of the state of a copied row (default: postrider, in the team's way of writing)")
 	fs.BoolVar(&f.drain, "drain", false, "leave pending rows to the old relay, and copy new ones only")
 	fs.BoolVar(&f.mirror, "mirror", false, "let the command adopt mirror write back what was sent: a write of the table per message")
-	fs.BoolVar(&f.inPlace, "in-place", false, "leave rows pending until their messages are settled; the command adopt mirror writes what became of them")
+	fs.BoolVar(&f.inPlace, "in-place", false, "preview: leave rows pending until their messages are settled; the command adopt mirror writes what became of them")
 	fs.BoolVar(&f.takeInProgress, "take-in-progress", false, "copy rows too that a stopped relay has left in progress")
 	fs.BoolVar(&f.printSQL, "print-sql", false, "print the statements, change nothing")
 	fs.StringVar(&f.dialect, "dialect", "", "with --print-sql and --mapping: tsql prints the statements for SQL Server, never run on a server")
