@@ -26,7 +26,7 @@ func everywhere() map[string]string {
 	)
 	return map[string]string{
 		"":                "config store format broker pipe output actor log-level log-format relay schemas registry",
-		"adopt":           "drain handed layout mapping mirror print-mapping print-sql reason take-in-progress topic wait yes",
+		"adopt":           "dialect drain handed in-place layout mapping mirror print-mapping print-sql reason take-in-progress topic wait yes",
 		"adopt mirror":    "every once",
 		"adopt undo":      "reason wait yes",
 		"audit":           "every full reason reopen",

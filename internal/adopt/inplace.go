@@ -211,7 +211,7 @@ func (p mysqlPlan) died() string {
 	if !p.inPlace {
 		return "NULL, NULL, NULL"
 	}
-	return "CASE WHEN v.state = 'DeadLetter' AND NOT m.again AND NOT (m.told <=> COALESCE(v.last_attempt, v.created_at)) THEN COALESCE(v.last_attempt, v.created_at) END, v.attempts, v.error"
+	return "CASE WHEN k.state = 'dead' AND NOT m.again AND NOT (m.told <=> COALESCE(k.last_attempt, k.created_at)) THEN COALESCE(k.last_attempt, k.created_at) END, k.attempts, NULLIF(k.error, '')"
 }
 
 // bury is pgPlan.bury for the dead letters that reflect has found.

@@ -206,10 +206,19 @@ func (d DB) undoMySQL(ctx context.Context, t *Table, wait time.Duration) (mirror
 	return mirrored, nil
 }
 
-// reflect finds the rows of messages that were sent, behind a place.
+// reflect finds the rows of messages that were sent, behind a place. It looks each one up: the view
+// postrider_messages counts all that is not settled, and relays give no number up before a
+// statement has ended that began earlier, so that behind a slow one the backlog would grow.
 func (p mysqlPlan) reflect(limit int) string {
-	return "SELECT m.seq, COALESCE(v.state, 'Sent') = 'Sent', " + p.died() + "\n    FROM (SELECT * FROM " + p.mirrored() + " WHERE seq > ? ORDER BY seq" + fmt.Sprintf(" LIMIT %d", limit) +
-		") AS m\n    LEFT JOIN postrider_messages AS v ON v.pipe = ? AND v.seq = m.seq ORDER BY m.seq"
+	return `SELECT m.seq, CASE WHEN k.seq IS NOT NULL THEN 0 WHEN o.seq IS NULL THEN 1 WHEN c.pos IS NULL OR o.seq > c.pos THEN 0
+      WHEN EXISTS (SELECT 1 FROM postrider_dropped AS d WHERE d.pipe = n.pipe AND o.seq BETWEEN d.low AND d.high) THEN 0
+      WHEN EXISTS (SELECT 1 FROM JSON_TABLE(c.holes, '$[*]' COLUMNS (first BIGINT PATH '$[0]', last BIGINT PATH '$[1]')) AS h WHERE o.seq BETWEEN h.first AND h.last) THEN 0
+      ELSE 1 END, ` + p.died() + `
+    FROM (SELECT * FROM ` + p.mirrored() + fmt.Sprintf(` WHERE seq > ? ORDER BY seq LIMIT %d`, limit) + `) AS m
+    JOIN (SELECT ? AS pipe) AS n
+    LEFT JOIN postrider_parked AS k ON k.pipe = n.pipe AND k.seq = m.seq
+    LEFT JOIN postrider_outbox AS o ON o.seq = m.seq
+    LEFT JOIN postrider_progress AS c ON c.pipe = n.pipe AND c.lane = o.lane ORDER BY m.seq`
 }
 
 // written writes them back, and forget removes them from the mirror's table.

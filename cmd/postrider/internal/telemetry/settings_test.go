@@ -55,9 +55,9 @@ func TestReadRefuses(t *testing.T) {
 	for _, tc := range []struct{ env, want string }{
 		{"OTEL_TRACES_EXPORTER=zipkin", `OTEL_TRACES_EXPORTER is "zipkin": use otlp or none`},
 		{"OTEL_METRICS_EXPORTER=prometheus", "OTEL_METRICS_EXPORTER is"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=127.0.0.1:4317", "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=127.0.0.1:4317", "OTEL_EXPORTER_OTLP_ENDPOINT is not the URL of a collector"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://u:s3cret@c:4318", "OTEL_EXPORTER_OTLP_ENDPOINT has a user"},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=unix:///s3cret", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL"},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=unix:///s3cret", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not the URL of a collector"},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL=http/json", `OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"`},
 		{"OTEL_EXPORTER_OTLP_COMPRESSION=zstd", "use gzip or none"},
 		{"OTEL_EXPORTER_OTLP_TIMEOUT=10s", "number of milliseconds"},
