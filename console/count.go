@@ -15,7 +15,7 @@ import (
 // How long a page waits for a count before it shows without, and how long an act waits that counts
 // once more: it would have to be sent again.
 const (
-	pageWaits = 150 * time.Millisecond
+	pageWaits = 100 * time.Millisecond
 	actWaits  = time.Second
 )
 
