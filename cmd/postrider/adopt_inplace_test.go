@@ -34,6 +34,7 @@ type endpoint struct {
 }
 
 func newEndpoint(t *testing.T) *endpoint {
+	t.Helper()
 	e := &endpoint{got: map[string][]int{}}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var event struct {

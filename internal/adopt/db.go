@@ -251,7 +251,7 @@ func code(err error) string {
 // blocked reports whether somebody else holds what was asked for: it is asked for again.
 func blocked(err error) bool {
 	switch inboxsql.MySQLNumber(err) {
-	case 1205, 1213:
+	case 1020, 1205, 1213: // 1020: MariaDB's snapshot isolation, on by default since 11.6
 		return true
 	}
 	return slices.Contains([]string{"55P03", "40P01", "40001"}, code(err)) || twice(err)

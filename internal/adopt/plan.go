@@ -283,6 +283,7 @@ func (p *Plan) Script() string {
 			text = append(text, p.pg().batch(lastRows))
 		}
 		part("Writers wait from the lock to the commit. Later rows meet the trigger.", append(append(text, p.Install...), "COMMIT"))
+	case TSQL: // has a text of its own
 	}
 	commented := make([]string, len(p.Remove))
 	for i, text := range p.Remove {

@@ -182,14 +182,15 @@ func (p pgPlan) prepare() string {
 // install makes the trigger.
 func (p pgPlan) install(r *Record) []string {
 	var body, when string
-	if p.inPlace {
+	switch {
+	case p.inPlace:
 		when, body = "AFTER INSERT OR UPDATE OF "+p.ident(p.m.State.Column), p.watch()
-	} else if p.m.State != nil {
+	case p.m.State != nil:
 		// After the insert: a row that ON CONFLICT refuses has no message.
 		when = "AFTER INSERT OR UPDATE OF " + p.ident(p.m.State.Column)
 		body = "    IF TG_OP = 'UPDATE' AND (" + p.unsettled("OLD") + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n    " +
 			p.insert() + "\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " WHERE " + p.same("t", "NEW") + ";\n    RETURN NULL;\n"
-	} else {
+	default:
 		// The row is not stored: the old relay never sees it.
 		when = "BEFORE INSERT"
 		if p.m.Rows != "" {

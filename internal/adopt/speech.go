@@ -31,6 +31,7 @@ func speak(d Dialect) speech {
 		return mysqlSpeech{}
 	case TSQL:
 		return tsqlSpeech{}
+	case Postgres:
 	}
 	return pgSpeech{}
 }

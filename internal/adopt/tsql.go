@@ -16,6 +16,7 @@ const NeverRun = "never run on a server: Postrider was not tested with SQL Serve
 type tsqlSpeech struct{}
 
 func (tsqlSpeech) ident(name string) string { return "[" + strings.ReplaceAll(name, "]", "]]") + "]" }
+
 func (tsqlSpeech) quote(text string) string { return "N'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // hash makes a uniqueidentifier of texts.

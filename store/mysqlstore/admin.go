@@ -294,29 +294,38 @@ func (s *Store) aside(ctx context.Context, q db.Querier, at int64, lanes []store
 				`(SELECT lane, 1, seq FROM postrider_parked FORCE INDEX (of_lane) WHERE pipe = ? AND lane = ? AND state = 'dead' ORDER BY seq LIMIT 1)`)
 			args = append(args, s.box.Pipe, lane, s.box.Pipe, lane)
 		}
-		rows, err := q.QueryContext(ctx, strings.Join(parts, " UNION ALL "), args...)
-		if err != nil {
-			return late, some, err
-		}
-		for rows.Next() {
-			var lane store.Lane
-			var kind int
-			var found int64
-			if err := rows.Scan(&lane, &kind, &found); err != nil {
-				return late, some, errors.Join(err, rows.Close())
-			}
+		err := each(ctx, q, strings.Join(parts, " UNION ALL "), args, func(lane store.Lane, kind int, found int64) {
 			switch {
 			case kind == 1:
 				some[1][lane] = true
 			case found < never:
 				some[0][lane], late[lane] = true, max(0, -db.Until(at, found))
 			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		})
+		if err != nil {
 			return late, some, err
 		}
 	}
 	return late, some, nil
+}
+
+// each reads rows of a lane and two numbers.
+func each(ctx context.Context, q db.Querier, query string, args []any, take func(lane store.Lane, kind int, found int64)) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var lane store.Lane
+		var kind int
+		var found int64
+		if err := rows.Scan(&lane, &kind, &found); err != nil {
+			return err
+		}
+		take(lane, kind, found)
+	}
+	return rows.Err()
 }
 
 // statesFactor times the limit of a lane is how far the parked records of a pipe are

@@ -279,7 +279,7 @@ func (p *piece) low() bound {
 	}
 	at := floor(b.at)
 	if b.exclusive || at.Cmp(b.at) < 0 {
-		at.Add(at, one)
+		at.Add(at, big.NewRat(1, 1))
 	}
 	return bound{at: at}
 }
@@ -291,12 +291,10 @@ func (p *piece) high() bound {
 	}
 	at := floor(b.at)
 	if b.exclusive && at.Cmp(b.at) == 0 {
-		at.Sub(at, one)
+		at.Sub(at, big.NewRat(1, 1))
 	}
 	return bound{at: at}
 }
-
-var one = big.NewRat(1, 1)
 
 func floor(x *big.Rat) *big.Rat { return new(big.Rat).SetInt(new(big.Int).Div(x.Num(), x.Denom())) }
 

@@ -184,11 +184,13 @@ func (p Program) mapping(ctx context.Context, s *site, f *flags) (m adopt.Mappin
 	if f.topic != "" {
 		m.Topic = adopt.Source{Value: f.topic}
 	}
-	if f.handed != "" && f.inPlace {
+	switch {
+	case f.handed == "":
+	case f.inPlace:
 		return m, exit.Usagef("--handed has no effect with --in-place: rows keep their state")
-	} else if f.handed != "" && m.State == nil {
+	case m.State == nil:
 		return m, exit.Usagef("--handed has no effect on the layout %s: its rows have no state", m.Layout)
-	} else if f.handed != "" {
+	default:
 		m.State.Handed = f.handed
 	}
 	if f.takeInProgress && (m.State == nil || len(m.State.InProgress) == 0 && m.State.LockedUntil == "") {

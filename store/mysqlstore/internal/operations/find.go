@@ -306,7 +306,7 @@ func (s Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life op
 		return life, err
 	}
 	life.PausedAt = db.Moment(paused)
-	if life.Holds, err = (Acts(s)).holds(ctx, s.DB, " AND lane = ? AND `key` IN ('', ?)", lane, []byte(key)); err != nil || key == "" {
+	if life.Holds, err = Acts(s).holds(ctx, s.DB, " AND lane = ? AND `key` IN ('', ?)", lane, []byte(key)); err != nil || key == "" {
 		return life, err
 	}
 	for _, one := range []struct {
