@@ -109,3 +109,41 @@ func testMirror(t *testing.T, store string) {
 		t.Errorf("status says %s", got)
 	}
 }
+
+// TestAdoptMirrorKeepsUnsettled: on MySQL and MariaDB a row is written back only when its message is settled: not
+// above the position of its lane, in a hole, or among numbers that were given up.
+func TestAdoptMirrorKeepsUnsettled(t *testing.T) {
+	for _, version := range testserver.MySQLVersions() {
+		t.Run(version, func(t *testing.T) {
+			g := newTeam(t, testserver.SharedMySQL(t, version).Database(t))
+			g.insert("k", 1, "Pending")
+			mustCLI(t, "", "adopt", "event", "--mirror", "--store", g.store, "--yes", "--reason", "test")
+			const one = `(SELECT seq FROM postrider_outbox)`
+			reach := func(pos, holes string) {
+				g.run(`UPDATE postrider_progress SET pos = ` + pos + `, holes = ` + holes)
+			}
+			for _, state := range []struct {
+				name      string
+				set, undo func()
+			}{
+				{"above the position", func() {}, func() { reach(one, `'[]'`) }},
+				{"in a hole", func() { reach(one, `CONCAT('[[', `+one+`, ',', `+one+`, ']]')`) }, func() { reach(one, `'[]'`) }},
+				{
+					"given up", func() {
+						g.run(`INSERT INTO postrider_dropped (pipe, high, low, dropped_at) SELECT 'main', seq, seq, 0 FROM postrider_outbox`)
+					},
+					func() { g.run(`DELETE FROM postrider_dropped`) },
+				},
+			} {
+				state.set()
+				if out := mustCLI(t, "", "adopt", "mirror", "event", "--once", "--store", g.store, "--output", "json"); !strings.Contains(out, `"written":0`) || !strings.Contains(out, `"left":1`) {
+					t.Errorf("%s: the mirror says %s", state.name, out)
+				}
+				state.undo()
+			}
+			if out := mustCLI(t, "", "adopt", "mirror", "event", "--once", "--store", g.store, "--output", "json"); !strings.Contains(out, `"written":1`) {
+				t.Errorf("settled: the mirror says %s", out)
+			}
+		})
+	}
+}

@@ -53,7 +53,7 @@ func (p *pubSub) create(t *testing.T, topic string) {
 	}
 }
 
-// pull takes the next messages of a topic; none when there are none for now.
+// pull takes the next messages of a topic; it does not wait for any.
 func (p *pubSub) pull(t *testing.T, topic string) []*pubsubpb.PubsubMessage {
 	t.Helper()
 	out, err := p.sub.Pull(t.Context(), &pubsubpb.PullRequest{

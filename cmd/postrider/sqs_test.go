@@ -73,7 +73,7 @@ func (q *fifo) create(t *testing.T, name string) {
 	}
 }
 
-// take takes the next messages of a queue; none when there are none for now.
+// take receives and deletes the next messages of a queue; it does not wait for any.
 func (q *fifo) take(t *testing.T, name string) []types.Message {
 	t.Helper()
 	at, err := q.client.GetQueueUrl(t.Context(), &sqs.GetQueueUrlInput{QueueName: aws.String(name + ".fifo")})
@@ -100,7 +100,7 @@ func (q *fifo) take(t *testing.T, name string) []types.Message {
 }
 
 // TestRelayToSQS: the program relays from PostgreSQL to FIFO queues, and to FIFO topics
-// with queues behind them: every message once and each key in order. What is missing has
+// with queues behind them: every message once and each key in order. A missing queue has
 // its remedy in the doctor's answer and in the log, and gets its messages when it is there.
 //
 // Promises: L, O
@@ -158,12 +158,12 @@ func relayToFIFO(t *testing.T, server *fifo) {
 	if len(next) != keys {
 		t.Errorf("keys %v", next)
 	}
-	until(t, "what is missing is logged", p, func() bool { return p.said.count(remedy) > 0 })
-	until(t, "status names what is missing", p, func() bool { // with the next report of the relay
+	until(t, "the missing queue is logged", p, func() bool { return p.said.count(remedy) > 0 })
+	until(t, "status names the missing queue", p, func() bool { // with the next report of the relay
 		return strings.Contains(mustCLI(t, "", "status", "--lanes", "--store", store), later+".fifo")
 	})
 	server.create(t, later)
-	until(t, "the message of what was missing arrives", p, func() bool {
+	until(t, "the message of the missing queue arrives", p, func() bool {
 		msgs := server.take(t, later)
 		return len(msgs) == 1 && aws.ToString(msgs[0].Body) == `"late"`
 	})

@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -103,5 +104,19 @@ func TestMappingCheck(t *testing.T) {
 	m := good()
 	if err := m.Check(events(Postgres, Column{Name: "status", Class: Text})); err != nil {
 		t.Error(err)
+	}
+}
+
+// MySQLError is an error as the drivers of MySQL and MariaDB have it.
+type MySQLError struct{ Number uint16 }
+
+func (e *MySQLError) Error() string { return fmt.Sprint("Error ", e.Number) }
+
+// A command that meets another one's locks or changes tries again; any other error ends it.
+func TestBlocked(t *testing.T) {
+	for number, want := range map[uint16]bool{1020: true, 1062: true, 1205: true, 1213: true, 1142: false, 1146: false} {
+		if got := blocked(fmt.Errorf("copy: %w", &MySQLError{number})); got != want {
+			t.Errorf("error %d: blocked %v, want %v", number, got, want)
+		}
 	}
 }
