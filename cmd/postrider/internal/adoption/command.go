@@ -357,10 +357,11 @@ func (p Program) mirror() *cobra.Command {
 		once  bool
 	)
 	cmd := &cobra.Command{
-		Use: "mirror TABLE", Short: "Write the times of sending back to an adopted table", Args: oneTable,
+		Use: "mirror TABLE", Short: "Write states and times of sending back to an adopted table", Args: oneTable,
 		Long: "Writes the state and the time into the rows whose messages were sent, until interrupted: one UPDATE of\n" +
-			"the table per message, in batches of 1,000. The table must be adopted with --mirror. Dead letters stay as\n" +
-			"they are until they are sent or discarded. Killed at any point it loses nothing.",
+			"the table per message, in batches of 1,000. The table must be adopted with --mirror or --in-place. With\n" +
+			"--mirror the row of a dead letter keeps its state until the message is sent or discarded; with --in-place\n" +
+			"it becomes dead, and is sent again when a person sets it back. The command can be killed at any point.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < 10*time.Millisecond {
 				return exit.Usagef("every is %v: use 10ms or more", every)
@@ -373,7 +374,7 @@ func (p Program) mirror() *cobra.Command {
 			pipe := cmp.Or(p.Pipe(), "main")
 			s.Retry = func(ctx context.Context, seq int64) error {
 				_, err := s.st.Admin.Request(ctx, store.Act{Kind: store.ActRetry, Seq: seq, Actor: p.Actor(), Reason: "its row in " + s.table.Full() + " was set back"})
-				if errors.Is(err, store.ErrNotFound) { // it is no dead letter any more
+				if errors.Is(err, store.ErrNotFound) { // it is not a dead letter any more
 					return nil
 				}
 				return err
