@@ -24,8 +24,9 @@ const (
 	procsLess = 0.3
 )
 
-// settledAfter is how many looks after the start everything has been used once
-// that a relay continues using.
+// The pages of the program are given back when everything is open, so that a backlog finds
+// the room, and again settledAfter looks later, when a relay has used once what it continues
+// using. A third time gains nothing: the same pages return.
 const settledAfter = 5
 
 // paceEvery is how often the load is looked at. A burst that one processor is
@@ -38,7 +39,7 @@ type pacer struct {
 	delivered func() int64         // messages so far; nil: the collector stays as it is
 	used      func() time.Duration // CPU time of the process so far; nil: the processors stay
 
-	release func() // called once, when the start is long over
+	release func() // gives the pages of the program back that nothing uses
 
 	gc        int
 	single    bool
@@ -72,6 +73,7 @@ func (p *pacer) start() (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		p.release()
 		ticker := time.NewTicker(paceEvery)
 		defer ticker.Stop()
 		for n := 1; ; n++ {

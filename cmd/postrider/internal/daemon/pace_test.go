@@ -3,6 +3,7 @@ package daemon
 import (
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,20 @@ func TestTheRuntimeFollowsTheLoad(t *testing.T) {
 	if runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) == 1 {
 		t.Error("one processor afterwards")
 	}
+}
+
+func TestPagesAreGivenBackTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []int
+		p := &pacer{release: func() { at = append(at, int(time.Since(began).Seconds())) }}
+		stop := p.start()
+		time.Sleep(time.Minute)
+		stop()
+		if want := []int{0, 5}; !slices.Equal(at, want) {
+			t.Errorf("given back after %d s, want %d", at, want)
+		}
+	})
 }
 
 func TestWhatTheEnvironmentSetsStays(t *testing.T) {
