@@ -66,9 +66,9 @@ type Options struct {
 	// ParkedKeys is the number of parked keys at which a lane
 	// pauses. 0: 1000.
 	ParkedKeys int
-	// Rate limits the messages per second of this instance over all of its lanes, retries
-	// included; 0: no limit. Instances do not share it: the rate of a pipe is
-	// the sum of its instances' rates.
+	// Rate limits the messages per second of the pipe, retries included; 0: no limit. Give
+	// all instances the same one: each uses the part of the lanes that it holds, so together
+	// they stay below it, except for a page of each.
 	Rate float64
 
 	PollMin time.Duration // pause between reads while messages arrive; 0: 3 ms

@@ -143,6 +143,34 @@ func TestReplicasShareAndHandOver(t *testing.T) {
 	})
 }
 
+// The rate is the pipe's: three relays send together what one would, also after one has left.
+//
+// Promises: S
+func TestReplicasShareTheRate(t *testing.T) {
+	const rate, page = 600, 60
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(nil)
+		b := membroker.New(nil)
+		next := map[string]int64{}
+		enqueue(t, st, 40_000, 2_000, next)
+		var stops [3]func()
+		for i := range stops {
+			r := relay.New(st.Pipe(memstore.DefaultPipe), b.Sink(), &relay.Options{Instance: fmt.Sprint("r", i), Rate: rate})
+			stops[i] = start(t, r)
+		}
+		time.Sleep(5 * time.Second)
+		for n := 3; n > 0; n-- {
+			before := len(b.Log("orders"))
+			time.Sleep(10 * time.Second)
+			if sent := len(b.Log("orders")) - before; sent < 9*rate || sent > 10*rate+n*page {
+				t.Errorf("%d relays sent %d messages in 10 s at %d a second", n, sent, rate)
+			}
+			stops[n-1]()
+			time.Sleep(5 * time.Second) // the others take its lanes
+		}
+	})
+}
+
 // Promises: O
 func TestFailedMessagesAreRetriedAndKeepTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

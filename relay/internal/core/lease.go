@@ -38,10 +38,9 @@ func (e *Engine) checkLapse() {
 	}
 }
 
-// lapse stops sending at once, and keeps the lanes: the next grant tells whether
-// anybody else had them meanwhile. A lane that comes back under the epoch it had
-// was nobody's else, so what is known of it still holds and what was acknowledged
-// is settled and not sent again; its settlements are fenced by that epoch anyhow.
+// lapse stops sending at once and keeps the lanes: the next grant tells whether another
+// instance had them meanwhile. A lane that returns under the same epoch had no other owner:
+// acknowledged messages are settled, not sent again, and the epoch fences the settlements.
 func (e *Engine) lapse(reason string) {
 	ls := &e.lease
 	if ls.valid && len(e.held) > 0 {
@@ -256,6 +255,7 @@ func (e *Engine) takeGrant(g store.Grant) {
 	if g.Lapse > 0 { // who lives has renewed it by then, as a rule, and who died is succeeded at once
 		ls.nextAt = min(ls.nextAt, e.now+max(g.Lapse, e.cfg.TTL/20))
 	}
+	e.rate.Share(e.cfg.Rate, len(e.held), g.Total)
 	e.tell(port.LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
 }
 

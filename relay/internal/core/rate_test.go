@@ -73,6 +73,34 @@ func testRate(t *testing.T, outage bool) {
 	}
 }
 
+// Of a pipe's rate an instance uses the part of the lanes that it holds, from the lease on
+// that tells how many these are.
+//
+// Promises: S
+func TestRateIsSharedByLanes(t *testing.T) {
+	r := newRig(t, port.Config{Rate: 160})
+	for i, step := range []struct {
+		held, all int
+		want      float64
+	}{
+		{16, 16, 160},
+		{4, 16, 40},
+		{0, 16, 40}, // 0 would be no limit, for the first lanes that it is granted
+		{6, 16, 60},
+	} {
+		g := lanes(step.held, store.ParkedView{})
+		g.Total = step.all
+		if i == 0 {
+			r.leadWith(g)
+		} else {
+			r.e.takeGrant(g)
+		}
+		if got := r.e.rate.PerSecond; got != step.want {
+			t.Errorf("%d of %d lanes: %g messages a second of 160, want %g", step.held, step.all, got, step.want)
+		}
+	}
+}
+
 // Without a rate nothing waits.
 func TestNoRate(t *testing.T) {
 	r := newRig(t, port.Config{Page: 4})

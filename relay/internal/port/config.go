@@ -49,8 +49,8 @@ type Config struct {
 	MaxMessages int // most messages held over all lanes; 0: 24576
 	MaxBytes    int // 0: 16 MiB
 	ParkedKeys  int // most captured keys per lane; 0: 1000
-	// Rate limits the messages per second over all lanes, retries
-	// included; 0: no limit.
+	// Rate limits the messages per second of the pipe, retries included; an instance
+	// uses the part of the lanes that it holds. 0: no limit.
 	Rate float64
 
 	PollMin, PollMax         time.Duration // 0: 3 ms, 40 ms

@@ -17,6 +17,15 @@ type Limit struct {
 	By        store.Lane    // lane of the last call: the lane after it has the next call
 }
 
+// Share sets the part of a pipe's rate that an instance with held of all lanes may use: a
+// lane has one owner, so together the instances stay below the rate. Without lanes the
+// part stays as it is, since 0 would be no limit for the first ones that come.
+func (l *Limit) Share(rate float64, held, all int) {
+	if held > 0 {
+		l.PerSecond = rate * float64(held) / float64(max(all, held))
+	}
+}
+
 // Spend counts a call with n messages of a lane.
 func (l *Limit) Spend(now time.Duration, by store.Lane, n int) {
 	if l.PerSecond > 0 {

@@ -43,7 +43,7 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
 	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")
-	fs.Float64Var(&r.rate, "rate", 0, "most messages sent per second by this relay, over all of its lanes; 0: no limit")
+	fs.Float64Var(&r.rate, "rate", 0, "most messages sent per second by all relays of the pipe; give each the same; 0: no limit")
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
