@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -250,5 +251,28 @@ func TestAnswersOfOthers(t *testing.T) {
 		if err := sink.Info().Ping(t.Context()); err == nil || !strings.Contains(err.Error(), want.says) && code != 401 {
 			t.Errorf("%d: ping: %v", code, err)
 		}
+	}
+}
+
+// TestQuiet: the SDK writes nothing to standard error, where the program's log is, when a
+// connection breaks under an answer.
+func TestQuiet(t *testing.T) { // not parallel: standard error is the process's
+	s := handled(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		fmt.Fprint(w, `{"QueueUrl":`)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	written, err := os.CreateTemp(t.TempDir(), "stderr")
+	must(t, err)
+	before := os.Stderr
+	os.Stderr = written
+	sink := open(t, "sqs://key:secret@us-east-1?endpoint="+s.URL, nil)
+	os.Stderr = before
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}}); errs == nil {
+		t.Error("accepted by half an answer")
+	}
+	if text, err := os.ReadFile(written.Name()); err != nil || len(text) > 0 {
+		t.Errorf("the SDK wrote %q, %v", text, err)
 	}
 }
