@@ -25,6 +25,7 @@ type Result struct {
 	BrokerKills   int     `json:"broker_kills"`
 	BrokerFreezes int     `json:"broker_freezes"`
 	StoreKills    int     `json:"store_kills"`
+	RelayFreezes  int     `json:"relay_freezes"`
 	InFlight      int     `json:"in_flight"`          // kills and freezes of the broker while messages moved
 	LogActs       int     `json:"log_acts,omitempty"` // disturbances of the log that wakes the relays
 	LogRead       int     `json:"log_read,omitempty"` // looks at which a relay read it

@@ -41,8 +41,9 @@ type Config struct {
 	Rate        int    // transactions per second of all writers; 0: as many as they can
 	Kills       int
 	BrokerKills int           // kills and freezes of the broker, in turns
-	Freeze      time.Duration // the first freeze of the broker; the others are short
+	Freeze      time.Duration // the first freeze of the broker, of which the others are short, and of a relay
 	Relays      int           // relay processes that share the lanes
+	Freezes     int           // of a relay, whose lanes the others take
 	Wake        string        // how relays learn of messages; "log": and the log is disturbed all the time
 
 	For        time.Duration // a run by the clock; 0: a campaign of Kills
@@ -89,6 +90,7 @@ func command(ctx context.Context) int {
 	flag.IntVar(&c.BrokerKills, "broker-kills", 0, "SIGKILLs and SIGSTOPs of the broker, in turns")
 	flag.DurationVar(&c.Freeze, "freeze", 30*time.Second, "duration of the broker's first freeze, longer than any client's timeout")
 	flag.StringVar(&c.Wake, "wake", "poll", "how the relays learn of messages: poll, listen or log; log is disturbed every second")
+	flag.IntVar(&c.Freezes, "relay-freezes", 0, "SIGSTOPs of a relay for --freeze, before the kills; with --relays 2 the other one takes its lanes")
 	flag.IntVar(&c.Relays, "relays", 1, "relay processes")
 	flag.DurationVar(&c.For, "for", 0, "duration of a run by the clock, with a long transaction, a crash of the database and a promotion, instead of --kills")
 	flag.DurationVar(&c.KillEvery, "kill-every", 30*time.Second, "with --for: interval between SIGKILLs of a relay")

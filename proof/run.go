@@ -201,6 +201,7 @@ func campaign(ctx context.Context, c Config, from *origin, b *source) (Result, e
 	}
 	r.Broker, r.Kills, r.BrokerKills, r.BrokerFreezes, r.InFlight = c.Broker, n.kills, n.brokerKills, n.freezes, n.inFlight
 	r.LogActs, r.LogRead = logs.acts, logs.read
+	r.RelayFreezes = n.relayFreezes
 	r.StoreKills, r.Parked, r.Rollbacks, r.Seconds = n.storeKills, dead, rollbacks, time.Since(start).Seconds()
 	r.OK = r.OK && dead == 0
 	return r, nil

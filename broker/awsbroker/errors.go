@@ -121,7 +121,7 @@ func answered(err error, about *subject) error {
 		after = retryAfter(resp.Response.Header)
 	}
 	if !errors.As(err, &api) {
-		return nil
+		return between(status, about)
 	}
 	code := shortCode(api.ErrorCode())
 	err = fmt.Errorf("%s: %s", code, strings.TrimSuffix(api.ErrorMessage(), "."))
@@ -155,6 +155,20 @@ func answered(err error, about *subject) error {
 		}
 		return broker.Outage(fmt.Errorf("the service refused the request: %w", err), code, about.name)
 	}
+}
+
+// between classifies a refusal in a form that is not the service's: a proxy, a firewall or
+// another server has answered, and stored nothing. nil: the status does not show that.
+func between(status int, about *subject) error {
+	switch {
+	case status == http.StatusProxyAuthRequired:
+		return broker.Outage(errors.New("the proxy asks for credentials (HTTP 407): write them into HTTPS_PROXY"), "", "")
+	case status == http.StatusTooManyRequests:
+		return broker.Throttled(errors.New("HTTP 429"), codeThrottled, about.name, throttledFor)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
+		return broker.Outage(fmt.Errorf("HTTP %d without an error code of the service: check the endpoint and the proxies before it, and whether the credentials allow %s", status, about.action), "", "")
+	}
+	return nil
 }
 
 // aboutContent reports whether code is that of a request whose messages the service

@@ -1,9 +1,7 @@
 package awsbroker_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain/latetest"
 )
 
 // handled is a server whose handler runs alone.
@@ -234,29 +233,6 @@ func TestLateRequests(t *testing.T) {
 		}
 		return reply{}
 	})
-	sink := open(t, s.url()+"&window=1", nil)
-	first := make(chan []error, 1)
-	go func() {
-		first <- sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})
-	}()
-	<-asked
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	end, _ := ctx.Deadline()
-	errs := sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{message(2, "b", "b1"), message(3, "b", "b2"), message(4, "", "c")}})
-	if left := time.Until(end); left < time.Second {
-		t.Errorf("the call waited until %v before its end", left)
-	}
-	for i, err := range errs {
-		if !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
-			t.Errorf("message %d: %v", i, err)
-		}
-	}
-	close(answer)
-	if errs := <-first; errs != nil {
-		t.Error(errs)
-	}
-	if sent := s.sent(); len(sent) != 1 {
-		t.Errorf("sent %v", sent)
-	}
+	latetest.Run(t, latetest.Service{Sink: open(t, s.url()+"&window=1", nil), Asked: asked, Answer: answer, Sent: func() int { return len(s.sent()) }},
+		[]postrider.Message{message(1, "a", "a1")}, []postrider.Message{message(2, "b", "b1"), message(3, "b", "b2"), message(4, "", "c")})
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,5 +211,68 @@ func TestLostAnswers(t *testing.T) {
 		if err := sink.Info().Ping(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "no answer: EOF") {
 			t.Errorf("%s: ping: %v", url[:3], err)
 		}
+	}
+}
+
+// TestAnswersOfOthers: a refusal by a proxy or another server is an outage that names the
+// status, the endpoint and the action. It is no message's fault and stored nothing.
+func TestAnswersOfOthers(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int32
+	s := handled(t, func(w http.ResponseWriter, r *http.Request) {
+		if action(r) == "GetQueueUrl" {
+			fmt.Fprintf(w, `{"QueueUrl":"http://%s/000000000000/orders.fifo"}`, r.Host)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(int(status.Load()))
+		fmt.Fprint(w, "<html>no</html>")
+	})
+	url := "sqs://key:secret@us-east-1?endpoint=" + s.URL
+	for code, want := range map[int]struct {
+		class broker.Class
+		says  string
+	}{
+		401: {broker.ClassOutage, "HTTP 401 without an error code of the service: check the endpoint and the proxies before it, and whether the credentials allow sqs:SendMessage"},
+		403: {broker.ClassOutage, "HTTP 403"},
+		404: {broker.ClassOutage, "HTTP 404"},
+		405: {broker.ClassOutage, "HTTP 405"},
+		407: {broker.ClassOutage, "write them into HTTPS_PROXY"},
+		429: {broker.ClassThrottled, "HTTP 429"},
+		502: {broker.ClassUnknown, ""},
+		200: {broker.ClassUnknown, ""},
+	} {
+		status.Store(int32(code))
+		sink := open(t, url, nil)
+		e := broker.Classify(sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}})[0])
+		if e.Class != want.class || !strings.Contains(e.Error(), want.says) {
+			t.Errorf("%d: class %v: %v", code, e.Class, e)
+		}
+		if err := sink.Info().Ping(t.Context()); err == nil || !strings.Contains(err.Error(), want.says) && code != 401 {
+			t.Errorf("%d: ping: %v", code, err)
+		}
+	}
+}
+
+// TestQuiet: the SDK writes nothing to standard error, where the program's log is, when a
+// connection breaks under an answer.
+func TestQuiet(t *testing.T) { // not parallel: standard error is the process's
+	s := handled(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		fmt.Fprint(w, `{"QueueUrl":`)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	written, err := os.CreateTemp(t.TempDir(), "stderr")
+	must(t, err)
+	before := os.Stderr
+	os.Stderr = written
+	sink := open(t, "sqs://key:secret@us-east-1?endpoint="+s.URL, nil)
+	os.Stderr = before
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: []postrider.Message{message(1, "a", "a1")}}); errs == nil {
+		t.Error("accepted by half an answer")
+	}
+	if text, err := os.ReadFile(written.Name()); err != nil || len(text) > 0 {
+		t.Errorf("the SDK wrote %q, %v", text, err)
 	}
 }

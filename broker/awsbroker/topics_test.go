@@ -38,8 +38,21 @@ func TestTopics(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedMoto(t).Addr
 	brokertest.RunSome(t, published, func(t *testing.T) *brokertest.Env {
-		e := topicEnv(t, addr, "")
+		e := topicEnv(t, addr, testserver.MotoAccount, "")
 		e.Server = "SNS FIFO to SQS, moto " + testserver.MotoVersion
+		return e
+	})
+}
+
+// TestTopicsKept runs the suite on a second server, which fails entries one by one.
+//
+// Promises: L, O
+func TestTopicsKept(t *testing.T) {
+	t.Parallel()
+	addr := testserver.SharedFauxqs(t).Addr
+	brokertest.RunSome(t, []string{"sink/"}, func(t *testing.T) *brokertest.Env {
+		e := topicEnv(t, addr, testserver.FauxqsAccount, "")
+		e.Server = "SNS FIFO to SQS, fauxqs " + testserver.FauxqsVersion
 		return e
 	})
 }
@@ -51,7 +64,7 @@ func TestStandardTopic(t *testing.T) {
 	addr := testserver.SharedMoto(t).Addr
 	cases := []string{"sink/exact", "sink/headers", "sink/empty", "sink/missing"}
 	brokertest.RunSome(t, cases, func(t *testing.T) *brokertest.Env {
-		e := topicEnv(t, addr, "&type=standard&prefix=shop-")
+		e := topicEnv(t, addr, testserver.MotoAccount, "&type=standard&prefix=shop-")
 		e.Server = "SNS standard to SQS, moto " + testserver.MotoVersion
 		return e
 	})
@@ -59,15 +72,18 @@ func TestStandardTopic(t *testing.T) {
 
 // fanOut is a topic of each name with a queue of the same name behind it. It speaks the
 // service's own protocol.
-type fanOut struct{ *server }
+type fanOut struct {
+	*server
+	account string
+}
 
 const snsLimit = 256 << 10
 
-func topicEnv(t *testing.T, addr, params string) *brokertest.Env {
+func topicEnv(t *testing.T, addr, account, params string) *brokertest.Env {
 	t.Helper()
 	proxy, through := proxied(t, addr)
 	topic := "orders" + rand.Text()
-	q := &fanOut{&server{addr: addr, suffix: ".fifo", logs: make(map[string][]postrider.Message)}}
+	q := &fanOut{&server{addr: addr, suffix: ".fifo", logs: make(map[string][]postrider.Message)}, account}
 	if strings.Contains(params, "type=standard") {
 		q.suffix = ""
 	}
@@ -75,7 +91,7 @@ func topicEnv(t *testing.T, addr, params string) *brokertest.Env {
 		q.prefix = "shop-"
 	}
 	must(t, q.create(t.Context(), topic))
-	client := open(t, topicAddress(through, params), nil)
+	client := open(t, topicAddress(through, account, params), nil)
 	return &brokertest.Env{
 		Sink: client, Topic: topic, Missing: "nowhere" + rand.Text(), TooLarge: snsLimit + 1, Largest: snsLimit/4*3 - 2000,
 		Log:   func(ctx context.Context) ([]postrider.Message, error) { return q.log(ctx, topic) },
@@ -91,9 +107,9 @@ func topicEnv(t *testing.T, addr, params string) *brokertest.Env {
 			Again: q.subscribe,
 		},
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
-			return open(t, topicAddress(addr, params), &awsbroker.SinkOptions{Route: route}), nil
+			return open(t, topicAddress(addr, account, params), &awsbroker.SinkOptions{Route: route}), nil
 		},
-		Faults: form{proxy}, Second: open(t, topicAddress(addr, params), nil), Stop: client.Close,
+		Faults: form{proxy}, Second: open(t, topicAddress(addr, account, params), nil), Stop: client.Close,
 		Without: map[string]string{
 			"sink/refused": "topics have one limit for a message's size, which the sink knows",
 			"sink/full":    "a topic is never full",
@@ -103,8 +119,8 @@ func topicEnv(t *testing.T, addr, params string) *brokertest.Env {
 	}
 }
 
-func topicAddress(addr, params string) string {
-	return "sns://key:secret@us-east-1?account=" + testserver.MotoAccount + "&endpoint=http://" + addr + params
+func topicAddress(addr, account, params string) string {
+	return "sns://key:secret@us-east-1?account=" + account + "&endpoint=http://" + addr + params
 }
 
 // form is a proxy that knows payloads as SNS carries them.
@@ -115,7 +131,7 @@ func (f form) HangUp(poison []byte) {
 }
 
 func (q *fanOut) arn(service, topic string) string {
-	return "arn:aws:" + service + ":us-east-1:" + testserver.MotoAccount + ":" + q.name(topic)
+	return "arn:aws:" + service + ":us-east-1:" + q.account + ":" + q.name(topic)
 }
 
 // create makes a queue, and a topic to which it subscribes.
@@ -175,9 +191,9 @@ func TestTopicOrder(t *testing.T) {
 	addr := testserver.SharedMoto(t).Addr
 	proxy, through := proxied(t, addr)
 	topic := "orders" + rand.Text()
-	q := &fanOut{&server{addr: addr, suffix: ".fifo", logs: make(map[string][]postrider.Message)}}
+	q := &fanOut{&server{addr: addr, suffix: ".fifo", logs: make(map[string][]postrider.Message)}, testserver.MotoAccount}
 	must(t, q.create(t.Context(), topic))
-	sink := open(t, topicAddress(through, ""), nil)
+	sink := open(t, topicAddress(through, testserver.MotoAccount, ""), nil)
 	var msgs []postrider.Message
 	for n := range 60 {
 		m := message(n, fmt.Sprint("k", n%6), fmt.Sprint(n/6))
@@ -213,12 +229,12 @@ func TestTopicToQueues(t *testing.T) {
 	for _, kind := range []string{"", "&type=standard"} {
 		addr := testserver.SharedMoto(t).Addr
 		topic := "orders" + rand.Text()
-		q := &fanOut{&server{addr: addr, suffix: ".fifo"}}
+		q := &fanOut{&server{addr: addr, suffix: ".fifo"}, testserver.MotoAccount}
 		if kind != "" {
 			q.suffix = ""
 		}
 		must(t, q.create(t.Context(), topic))
-		sink := open(t, topicAddress(addr, kind), nil)
+		sink := open(t, topicAddress(addr, testserver.MotoAccount, kind), nil)
 		want := make(map[string]postrider.Message)
 		var msgs []postrider.Message
 		for n, key := range []string{"", "a", "b", strings.Repeat("k", 200)} {
@@ -383,8 +399,8 @@ func TestTopicLooks(t *testing.T) {
 	}
 
 	addr, ctx := testserver.SharedMoto(t).Addr, t.Context()
-	info = open(t, topicAddress(addr, ""), nil).Info()
-	q := &fanOut{&server{addr: addr, suffix: ".fifo"}}
+	info = open(t, topicAddress(addr, testserver.MotoAccount, ""), nil).Info()
+	q := &fanOut{&server{addr: addr, suffix: ".fifo"}, testserver.MotoAccount}
 	raw, silent, wrapped := "raw"+rand.Text(), "silent"+rand.Text(), "wrapped"+rand.Text()
 	must(t, q.create(ctx, raw))
 	for _, topic := range []string{silent, wrapped} {

@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/postrider/postrider/broker/internal/brokerurl"
 	"github.com/postrider/postrider/internal/secret"
@@ -157,7 +158,8 @@ func (t *Target) options(u *brokerurl.URL) error {
 // Config returns the SDK's configuration for the target. It reads the SDK's files;
 // credentials are fetched by the first request.
 func (t *Target) Config(ctx context.Context) (aws.Config, error) {
-	var opts []func(*config.LoadOptions) error
+	// The SDK's own lines would stand in the program's log in another form.
+	opts := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})}
 	if t.Region != "" {
 		opts = append(opts, config.WithRegion(t.Region))
 	}

@@ -32,6 +32,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/keychain/latetest"
 	"github.com/postrider/postrider/broker/pubsubbroker"
 	"github.com/postrider/postrider/envelope"
 	"github.com/postrider/postrider/internal/faultproxy"
@@ -531,28 +532,7 @@ func TestLateRequests(t *testing.T) {
 	sink, err := pubsubbroker.Open("pubsub://"+project+"?window=1&emulator="+s.addr, nil)
 	must(t, err)
 	t.Cleanup(sink.Close)
-	first := make(chan []error, 1)
-	go func() { first <- sink.Deliver(t.Context(), broker.Batch{Messages: messages("a")}) }()
-	<-asked
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	end, _ := ctx.Deadline()
-	errs := sink.Deliver(ctx, broker.Batch{Messages: messages("bbc-")})
-	if left := time.Until(end); left < time.Second {
-		t.Errorf("the call waited until %v before its end", left)
-	}
-	for i, err := range errs {
-		if !errors.Is(err, broker.ErrNotTried) || broker.Classify(err).Class != broker.ClassUnknown {
-			t.Errorf("message %d: %v", i, err)
-		}
-	}
-	close(answer)
-	if errs := <-first; errs != nil {
-		t.Error(errs)
-	}
-	if all := a.publishes(); len(all) != 1 {
-		t.Errorf("published %v", all)
-	}
+	latetest.Run(t, latetest.Service{Sink: sink, Asked: asked, Answer: answer, Sent: func() int { return len(a.publishes()) }}, messages("a"), messages("bbc-"))
 }
 
 // TestRejectedToken: after a request whose credentials were rejected the next one has a

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
-	"fmt"
-	"strings"
 	"testing"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -11,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -19,7 +15,6 @@ import (
 type pubSub struct {
 	pub pubsubpb.PublisherClient
 	sub pubsubpb.SubscriberClient
-	url string // for --broker
 }
 
 const pubSubProject = "postrider-shop"
@@ -31,7 +26,7 @@ func dialPubSub(t *testing.T, addr string) *pubSub {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &pubSub{pubsubpb.NewPublisherClient(conn), pubsubpb.NewSubscriberClient(conn), "pubsub://" + pubSubProject + "?emulator=" + addr}
+	return &pubSub{pubsubpb.NewPublisherClient(conn), pubsubpb.NewSubscriberClient(conn)}
 }
 
 func subscription(topic string) string {
@@ -54,7 +49,7 @@ func (p *pubSub) create(t *testing.T, topic string) {
 }
 
 // pull takes the next messages of a topic; it does not wait for any.
-func (p *pubSub) pull(t *testing.T, topic string) []*pubsubpb.PubsubMessage {
+func (p *pubSub) pull(t *testing.T, topic string) (all []arrival) {
 	t.Helper()
 	out, err := p.sub.Pull(t.Context(), &pubsubpb.PullRequest{
 		Subscription: subscription(topic), MaxMessages: 100, ReturnImmediately: true, //nolint:staticcheck // a pull that waits cannot be cut off without a loss of its messages
@@ -62,80 +57,32 @@ func (p *pubSub) pull(t *testing.T, topic string) []*pubsubpb.PubsubMessage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var (
-		msgs []*pubsubpb.PubsubMessage
-		acks []string
-	)
-	for _, m := range out.GetReceivedMessages() {
-		msgs, acks = append(msgs, m.GetMessage()), append(acks, m.GetAckId())
+	var acks []string
+	for _, r := range out.GetReceivedMessages() {
+		m := r.GetMessage()
+		all = append(all, arrival{m.GetOrderingKey(), string(m.GetData()), m.GetAttributes()["postrider-type"]})
+		acks = append(acks, r.GetAckId())
 	}
 	if len(acks) > 0 {
 		if _, err := p.sub.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: subscription(topic), AckIds: acks}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return msgs
+	return all
 }
 
-// TestRelayToPubSub: the program relays from PostgreSQL to Pub/Sub, every message once and
-// each key in order. A topic that is missing has its remedy in the doctor's answer and
-// in the log, and gets its messages when it is there.
+// TestRelayToPubSub: the program relays from PostgreSQL to Pub/Sub: see relayToCloud.
 //
 // Promises: L, O
 func TestRelayToPubSub(t *testing.T) {
+	relay := func(t *testing.T, addr string) {
+		p := dialPubSub(t, addr)
+		relayToCloud(t, &cloud{create: p.create, receive: p.pull, url: "pubsub://" + pubSubProject + "?emulator=" + addr, remedy: "gcloud pubsub topics create "})
+	}
 	t.Run("fake", func(t *testing.T) {
 		fake := pstest.NewServer()
 		t.Cleanup(func() { _ = fake.Close() })
-		relayToPubSub(t, dialPubSub(t, fake.Addr))
+		relay(t, fake.Addr)
 	})
-	t.Run("emulator", func(t *testing.T) {
-		relayToPubSub(t, dialPubSub(t, testserver.SharedPubSub(t).Addr))
-	})
-}
-
-func relayToPubSub(t *testing.T, server *pubSub) {
-	t.Helper()
-	const keys, each = 50, 6
-	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
-	orders, later := "orders"+rand.Text(), "later"+rand.Text()
-	server.create(t, orders)
-	var in strings.Builder
-	for n := range each {
-		for k := range keys {
-			fmt.Fprintf(&in, `{"topic":%q,"key":"k%d","type":"order.placed","payload":%d}`+"\n", orders, k, n)
-		}
-	}
-	fmt.Fprintf(&in, `{"topic":%q,"key":"k","type":"order.placed","payload":"late"}`+"\n", later)
-	mustCLI(t, in.String(), "enqueue", "--store", store)
-	remedy := "gcloud pubsub topics create " + later
-	if got := cli(t, nil, "", "doctor", "--only", "broker", "--all", "--store", store, "--broker", server.url); got.code != exit.Findings || !strings.Contains(got.out, remedy) {
-		t.Errorf("the doctor answers %d: %s%s", got.code, got.out, got.err)
-	}
-
-	p := launchRelay(t, store, server.url)
-	next, total := make(map[string]int), 0
-	until(t, "all messages arrive", p, func() bool {
-		for _, m := range server.pull(t, orders) {
-			key := m.GetOrderingKey()
-			if want := fmt.Sprint(next[key]); string(m.GetData()) != want || m.GetAttributes()["postrider-type"] != "order.placed" {
-				t.Fatalf("%s: %q with %v, want %s", key, m.GetData(), m.GetAttributes(), want)
-			}
-			next[key]++
-			total++
-		}
-		return total == keys*each
-	})
-	if len(next) != keys {
-		t.Errorf("keys %v", next)
-	}
-	until(t, "the missing topic is logged", p, func() bool { return p.said.count(remedy) > 0 })
-	server.create(t, later)
-	until(t, "the message of the missing topic arrives", p, func() bool {
-		msgs := server.pull(t, later)
-		return len(msgs) == 1 && string(msgs[0].GetData()) == `"late"`
-	})
-	if more := server.pull(t, orders); len(more) > 0 {
-		t.Errorf("%d messages twice", len(more))
-	}
-	p.stop()
+	t.Run("emulator", func(t *testing.T) { relay(t, testserver.SharedPubSub(t).Addr) })
 }

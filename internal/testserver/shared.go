@@ -39,6 +39,7 @@ var (
 	sharedElastic  shared[*ElasticMQ]
 	sharedPubSub   shared[*PubSub]
 	sharedMoto     shared[*Moto]
+	sharedFauxqs   shared[*Fauxqs]
 )
 
 // SharedPostgres returns the one server of this version that all tests of this
@@ -89,6 +90,16 @@ func SharedMoto(tb TB) *Moto {
 		return LaunchMoto(context.Background(), "")
 	})
 	return given(tb, m, err)
+}
+
+// SharedFauxqs returns the one server that all tests of this binary use. Give queues and
+// topics names of their own; do not kill, freeze or stop it.
+func SharedFauxqs(tb TB) *Fauxqs {
+	tb.Helper()
+	f, err := sharedFauxqs.get("", func() (*Fauxqs, error) {
+		return LaunchFauxqs(context.Background(), "")
+	})
+	return given(tb, f, err)
 }
 
 // SharedPubSub returns the one emulator that all tests of this binary use. Give topics

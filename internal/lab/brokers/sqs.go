@@ -21,7 +21,7 @@ import (
 // removed. The queue stores repetitions of Publish, but drops a relay's repetitions within
 // five minutes.
 func SQS(client *sqs.Client) *Broker {
-	q := &simpleQueue{client: client, wait: 1, taken: make(map[string][]stored)}
+	q := &simpleQueue{client: client, taken: make(map[string][]stored)}
 	return &Broker{
 		Name: "sqs", Make: q.make, Remove: q.remove, Count: q.count, Read: q.read, Publish: q.publish,
 		Follow: func(ctx context.Context, topic string, n int, each func(Record)) error {
@@ -37,13 +37,10 @@ func SQS(client *sqs.Client) *Broker {
 
 // simpleQueue keeps the messages that it has taken: a queue delivers each once.
 type simpleQueue struct {
-	client     *sqs.Client
-	wait       int32 // seconds of a poll
-	unnumbered bool  // sequence numbers do not grow, and are larger than 64 bits
+	client *sqs.Client
 
-	mu     sync.Mutex
-	taken  map[string][]stored
-	noting sync.Mutex // of what some has taken
+	mu    sync.Mutex
+	taken map[string][]stored
 }
 
 // stored is a record with its place in the queue.
@@ -167,7 +164,7 @@ func (q *simpleQueue) drain(ctx context.Context, topic string, n int, each func(
 // some takes at most limit messages, and returns how many came.
 func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map[string]bool, each func(stored)) (int, error) {
 	out, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: q.wait, VisibilityTimeout: int32(hidden.Seconds()),
+		QueueUrl: url, MaxNumberOfMessages: int32(limit), WaitTimeSeconds: 1, VisibilityTimeout: int32(hidden.Seconds()),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	})
 	if err != nil || len(out.Messages) == 0 {
@@ -180,20 +177,16 @@ func (q *simpleQueue) some(ctx context.Context, url *string, limit int, seen map
 		if err != nil {
 			return n, fmt.Errorf("a message's SentTimestamp: %w", err)
 		}
-		var sequence uint64
-		if !q.unnumbered {
-			if sequence, err = strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64); err != nil {
-				return n, fmt.Errorf("a message's SequenceNumber: %w", err)
-			}
+		sequence, err := strconv.ParseUint(m.Attributes["SequenceNumber"], 10, 64)
+		if err != nil {
+			return n, fmt.Errorf("a message's SequenceNumber: %w", err)
 		}
-		q.noting.Lock()
 		if id := aws.ToString(m.MessageId); !seen[id] {
 			seen[id] = true
 			at := time.UnixMilli(ms)
 			place := fmt.Sprintf("message %s, sequence %d, %s", id, sequence, at.Format("15:04:05.000"))
 			each(stored{Record{Payload: []byte(aws.ToString(m.Body)), Time: at, Place: place}, sequence})
 		}
-		q.noting.Unlock()
 		entries[i] = types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle}
 	}
 	for since := time.Now(); ; {

@@ -83,6 +83,7 @@ func servers(all bool) []server {
 		server{"Chromium with playwright-core " + driver.Version, browserPresent, browser, "Debian's chromium, Node.js 20 or newer and npm on PATH, then this command again"},
 		server{"Python 3 with venv", pythonPresent, apt("python3-venv", "libpq5"), "Python 3.10 or newer with venv, and libpq"},
 		server{"moto " + testserver.MotoVersion, present(testserver.MotoLibs), moto, "Python 3.10 or newer with venv, then this command again"},
+		server{"fauxqs " + testserver.FauxqsVersion, present(testserver.FauxqsModules), fauxqs, "npm on PATH (Linux amd64), then this command again"},
 		server{"JDK 17 and Maven", jdkPresent, apt("default-jdk-headless", "maven"), "a JDK 17 or newer and mvn on PATH"},
 		server{"promtool", onPath("promtool"), apt("prometheus"), "Prometheus, with promtool on PATH"},
 	)

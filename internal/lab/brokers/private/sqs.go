@@ -2,7 +2,6 @@ package private
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
-	"github.com/postrider/postrider/internal/faultproxy"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/testserver"
 )
@@ -61,22 +59,16 @@ func simpleQueues(addr string) *sqs.Client {
 	})
 }
 
-// LaunchSNS starts a moto behind a front that a kill ends: it keeps its messages in
-// memory only. What it describes has no consumers.
+// LaunchSNS starts a server with topics and the queues behind them, which writes its
+// messages. What it describes has no consumers.
 func LaunchSNS(ctx context.Context) (*brokers.Broker, error) {
-	s, err := testserver.LaunchMoto(ctx, "")
+	s, err := testserver.LaunchFauxqs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	proxy, err := faultproxy.New(s.Addr)
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	b := brokers.SNS(simpleQueues(s.Addr), s.Addr, testserver.MotoAccount)
-	// The server answers one request at a time: readers would wait behind a whole window.
-	b.URL = "sns://key:secret@us-east-1?window=1&account=" + testserver.MotoAccount + "&endpoint=http://" + proxy.Addr()
-	readers := b.Close
-	b.Process, b.PID, b.Close = &front{s, proxy}, s.PID, func() { readers(); _ = proxy.Close() }
+	b := brokers.SNS(simpleQueues(s.Addr), &brokers.Topics{Addr: s.Addr, Account: testserver.FauxqsAccount})
+	b.URL = "sns://key:secret@us-east-1?account=" + testserver.FauxqsAccount + "&endpoint=http://" + s.Addr
+	b.Process, b.PID = s, s.PID
 	return closing(s, b, nil)
 }
 
