@@ -252,7 +252,7 @@ func TestSchemaAgainstGit(t *testing.T) {
 	if got := check("git:one", "order.paid"); got.code != exit.OK {
 		t.Errorf("a new title: %d: %s", got.code, got.out)
 	}
-	for ref, want := range map[string]string{"git:none": "no commit of this name", "git:--help": "no commit of this name", "git:": "no commit of this name", "nowhere": "no such folder"} {
+	for ref, want := range map[string]string{"git:none": "no commit of this name", "git:--help": "no commit of this name", "git:": "write git:REF", "nowhere": "no such folder"} {
 		if got := check(ref); got.code != exit.Usage || !strings.Contains(got.err, want) {
 			t.Errorf("%s: %d: %s", ref, got.code, got.err)
 		}

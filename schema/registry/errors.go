@@ -76,7 +76,7 @@ func (c *Client) wrong(what string, err error) *Error {
 		}
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			e.Reason = fmt.Sprintf("no answer within %s", c.timeout)
+			e.Reason, e.Err = fmt.Sprintf("no answer within %s", c.timeout), nil
 		case errors.As(err, &syntax) || errors.As(err, &mistyped):
 			e.Reason, e.Err = fmt.Sprintf("wrong answer: not the JSON of a registry, or more than %d MiB; correct the registry or the proxy before it", answerMost>>20), nil
 		}

@@ -22,6 +22,9 @@ const maxTree = 64 << 20
 // fromGit reads a folder as it is in a commit of the repository around it. A folder that
 // the commit does not have is empty.
 func fromGit(ctx context.Context, folder, ref string) (fs.FS, error) {
+	if ref == "" {
+		return nil, errors.New("no commit is named: write git:REF, such as git:origin/main")
+	}
 	top, err := git(ctx, folder, nil, "rev-parse", "--show-toplevel")
 	if err != nil {
 		return nil, fmt.Errorf("no repository around %s: name a folder in a repository with --schemas: %w", folder, err)

@@ -114,6 +114,8 @@ func wrongRegistry(place string, err error) error {
 	switch {
 	case !errors.As(err, &e):
 		return open.WrongSchemas(place, err)
+	case e.Down() && strings.Contains(e.Reason, "correct"):
+		return exit.With(exit.Unreachable, err)
 	case e.Down():
 		return exit.With(exit.Unreachable, fmt.Errorf("%w; correct --registry, or try again when it answers", err))
 	}
@@ -223,7 +225,7 @@ func references(fsys fs.FS, path string, s *registry.Schema) (all []registry.Ref
 	}
 	names, err := registry.Refers(s.Type, s.Text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s:%s", path, strings.TrimPrefix(err.Error(), "schema.proto:")) // its line, if any
 	}
 	for _, name := range names {
 		all = append(all, registry.Reference{Name: name, Subject: registry.Place(s.Type, path, name)})
