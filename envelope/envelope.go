@@ -55,6 +55,9 @@ type Codec struct {
 	Binding Binding
 	// Foreign describes records of other writers.
 	Foreign Foreign
+	// Split means that the caller writes [Wire.Prefix] before the payload itself, which saves a copy
+	// of the payload. Otherwise Encode puts it there.
+	Split bool
 }
 
 // Foreign names other writers' headers for the values of [ID], [Type] and [SchemaVersion];
@@ -105,6 +108,7 @@ func (r *Route) Carries(m *postrider.Message, destination string, keys bool) Car
 // Wire is an encoded message. Reuse it for the next one.
 type Wire struct {
 	Headers []Header
+	Prefix  []byte // before the payload, with [Codec.Split]; else empty
 	Payload []byte // the message's own unless the format changes it
 	scratch []byte // memory of the headers' values
 	body    []byte // a changed payload
@@ -148,7 +152,7 @@ func (c *clock) append(b []byte, t time.Time) []byte {
 
 // Size returns the number of bytes of headers and payload.
 func (w *Wire) Size() int {
-	n := len(w.Payload)
+	n := len(w.Prefix) + len(w.Payload)
 	for i := range w.Headers {
 		n += len(w.Headers[i].Name) + len(w.Headers[i].Value)
 	}
@@ -160,7 +164,7 @@ func (w *Wire) Size() int {
 // order. An error is a *[RouteError]: the format cannot carry the message.
 // For [Plain] it allocates nothing once w has grown, unless a header must be escaped.
 func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) error {
-	w.Headers, w.scratch, w.Payload = w.Headers[:0], w.scratch[:0], m.Payload
+	w.Headers, w.scratch, w.Prefix, w.Payload = w.Headers[:0], w.scratch[:0], nil, m.Payload
 	switch r.Format {
 	case CloudEvents, CloudEventsStructured:
 		if err := c.encodeEvent(w, m, r, carried); err != nil {
@@ -181,7 +185,7 @@ func (c Codec) Encode(w *Wire, m *postrider.Message, r *Route, carried Carried) 
 		w.text(ContentType, m.ContentType)
 		c.userHeaders(w, m, r)
 	case Confluent:
-		if err := w.frame(m, r); err != nil {
+		if err := w.frame(m, r, c.Split); err != nil {
 			return err
 		}
 		c.fields(w, m, carried)

@@ -43,16 +43,18 @@ type Frame struct {
 const frameMost = 5 + 5*51
 
 // frame adds the payload's frame.
-func (w *Wire) frame(m *postrider.Message, r *Route) error {
+func (w *Wire) frame(m *postrider.Message, r *Route, split bool) error {
 	switch f := r.Frame; {
-	case m.Headers[DataRef] != "":
+	case len(m.Headers) > 0 && m.Headers[DataRef] != "":
 		return r.misfit("payload", "stays in the database, and the format confluent has no place for the reference: send it whole, or in another format")
 	case f == nil:
 		return r.misfit("payload", "has no schema id: the format confluent needs a registry (--registry, or registry.Client in Go)")
 	case len(f.GUID) > 0:
 		w.Headers = append(w.Headers, Header{SchemaGUID, f.GUID})
 	default:
-		if len(f.Prefix) > 0 {
+		if split {
+			w.Prefix = f.Prefix
+		} else if len(f.Prefix) > 0 {
 			w.body = append(append(w.body[:0], f.Prefix...), m.Payload...)
 			w.Payload = w.body
 		}

@@ -20,7 +20,6 @@ type encoder struct {
 	table  *crc32.Table
 	wire   envelope.Wire
 	plain  envelope.Route // of a message without a router's
-	record []byte
 	packed bytes.Buffer
 }
 
@@ -30,7 +29,9 @@ func (e *encoder) begin(buf []byte) []byte {
 }
 
 // wireCodec returns the header table for Kafka, which restricts neither names nor values.
-func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.BindingKafka} }
+func wireCodec() envelope.Codec {
+	return envelope.Codec{Binding: envelope.BindingKafka, Split: true}
+}
 
 // add appends m, by its route, as the batch's n-th record, counted from 0. On error it
 // appends nothing.
@@ -42,8 +43,9 @@ func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, t
 	if err := wireCodec().Encode(&e.wire, m, route, route.Carries(m, topic, true)); err != nil {
 		return buf, broker.Unsendable(err, topic)
 	}
-	r := e.record[:0]
-	r = append(r, 0, 0) // attributes, timestamp delta
+	// The record is written where it stays: most have a length of two bytes, from 64 to 8191.
+	at := len(buf) + lengthBytes
+	r := append(buf, 0, 0, 0, 0) // and attributes, timestamp delta
 	r = binary.AppendVarint(r, int64(n))
 	if route.Key == "" {
 		r = binary.AppendVarint(r, -1)
@@ -53,8 +55,8 @@ func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, t
 	}
 	// A message without payload is empty, not null: null would delete its key
 	// from a compacted topic.
-	r = binary.AppendVarint(r, int64(len(e.wire.Payload)))
-	r = append(r, e.wire.Payload...)
+	r = binary.AppendVarint(r, int64(len(e.wire.Prefix)+len(e.wire.Payload)))
+	r = append(append(r, e.wire.Prefix...), e.wire.Payload...)
 	r = binary.AppendVarint(r, int64(len(e.wire.Headers)))
 	for i := range e.wire.Headers {
 		h := &e.wire.Headers[i]
@@ -63,10 +65,21 @@ func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, t
 		r = binary.AppendVarint(r, int64(len(h.Value)))
 		r = append(r, h.Value...)
 	}
-	e.record = r
-	buf = binary.AppendVarint(buf, int64(len(r)))
-	return append(buf, r...), nil
+	size := len(r) - at
+	var length [binary.MaxVarintLen64]byte
+	if n := binary.PutVarint(length[:], int64(size)); n != lengthBytes {
+		r = append(r, length[:max(n-lengthBytes, 0)]...) // room
+		copy(r[at-lengthBytes+n:], r[at:at+size])
+		r = r[:at-lengthBytes+n+size]
+		copy(r[at-lengthBytes:], length[:n])
+	} else {
+		r[at-2], r[at-1] = length[0], length[1]
+	}
+	return r, nil
 }
+
+// lengthBytes is the room that add leaves for the length of a record.
+const lengthBytes = 2
 
 // stamp has the fields of a batch's header that depend on the producer.
 type stamp struct {

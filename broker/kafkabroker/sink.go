@@ -204,7 +204,7 @@ func (s *Sink) Preview(_ string, m *postrider.Message) (broker.Preview, error) {
 	}
 	var e encoder
 	buf, err := e.add(e.begin(nil), m, &r, p.Destination, 0)
-	p.Headers, p.Payload, p.Bytes = e.wire.Headers, e.wire.Payload, len(buf)
+	p.Headers, p.Payload, p.Bytes = e.wire.Headers, slices.Concat(e.wire.Prefix, e.wire.Payload), len(buf)
 	if err == nil && p.Limit > 0 && p.Bytes > p.Limit {
 		err = broker.Rejected(tooLarge(errTooLarge, p.Bytes, p.Limit, whose, p.Destination), kerr.MessageTooLarge.Message, p.Destination)
 	}

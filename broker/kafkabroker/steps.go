@@ -15,14 +15,13 @@ func (c *call) routed(router envelope.Router, routes *[]envelope.Route) (bad []e
 	*routes = slices.Grow((*routes)[:0], len(c.msgs))[:len(c.msgs)]
 	c.routes = *routes
 	for i := range c.msgs {
-		r, err := router(&c.msgs[i])
-		if err != nil {
+		var err error
+		if c.routes[i], err = router(&c.msgs[i]); err != nil { // in its place: a route is a large struct
 			if bad == nil {
 				bad = make([]error, len(c.msgs))
 			}
 			bad[i] = broker.Unsendable(err, "")
 		}
-		c.routes[i] = r
 	}
 	return bad
 }

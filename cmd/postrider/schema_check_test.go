@@ -252,7 +252,7 @@ func TestSchemaAgainstGit(t *testing.T) {
 	if got := check("git:one", "order.paid"); got.code != exit.OK {
 		t.Errorf("a new title: %d: %s", got.code, got.out)
 	}
-	for ref, want := range map[string]string{"git:none": "no commit of this name", "git:--help": "no commit of this name", "git:": "no commit of this name", "nowhere": "is not a folder"} {
+	for ref, want := range map[string]string{"git:none": "no commit of this name", "git:--help": "no commit of this name", "git:": "write git:REF", "nowhere": "no such folder"} {
 		if got := check(ref); got.code != exit.Usage || !strings.Contains(got.err, want) {
 			t.Errorf("%s: %d: %s", ref, got.code, got.err)
 		}
@@ -328,7 +328,7 @@ func TestSchemaMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"check":                                     "no schemas: give --schemas FOLDER",
 		"check --schemas " + empty:                  "the folder has no schema: add one as SUBJECT/001.json",
-		"check --schemas " + empty + "/none":        "read the folder of schemas",
+		"check --schemas " + empty + "/none":        "no such folder: create it, or correct --schemas",
 		"check --mode sideways --schemas " + dir:    `unknown mode "sideways": use NONE`,
 		"check --content any --schemas " + dir:      `content is "any": use strict or lenient`,
 		"check --rows 10001 --schemas " + dir:       "rows is 10001: use 1 to 10000",

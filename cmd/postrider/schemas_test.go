@@ -87,7 +87,7 @@ func TestCheckValidates(t *testing.T) {
 		"no route":    {"schemas: " + dir + "\nroutes:\n  - {name: a}\n", "schemas is set, and no route validates"},
 		"no routes":   {"schemas: " + dir + "\n", "schemas is set, and no route validates"},
 		"empty":       {"schemas: " + dir + "\nroutes:\n  - {name: a, validate: reject}\n", "the folder has no schema"},
-		"no folder":   {"schemas: " + dir + "/none\nroutes:\n  - {name: a, validate: reject}\n", "read the folder of schemas"},
+		"no folder":   {"schemas: " + dir + "/none\nroutes:\n  - {name: a, validate: reject}\n", "no such folder: create it, or correct schemas"},
 		"unknown":     {"routes:\n  - {name: a, validate: on}\n", `unknown validation "on": use off, warn or reject`},
 		"framed":      {"schemas: " + filepath.Dir(yml) + "/schemas\nregistry: http://h\nroutes:\n  - {name: a, format: confluent, framing: framed, validate: warn}\n", "validate cannot read a payload behind the id"},
 		"off is fine": {"routes:\n  - {name: a, validate: off}\n", ""},

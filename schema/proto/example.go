@@ -180,6 +180,12 @@ func (mk *maker) candidates(d protoreflect.MessageDescriptor, at place) []*dynam
 				}
 				mk.set(m, f, v)
 				all = append(all, m)
+				if of := d.Fields().ByNumber(at.beside); of != nil && !of.IsMap() {
+					both := mk.filled(d, 0)
+					mk.set(both, f, v)
+					mk.set(both, of, mk.values(of, 0)[0])
+					all = append(all, both)
+				}
 				if f.IsList() {
 					two := mk.filled(d, 0)
 					mk.set(two, f, v)

@@ -59,6 +59,7 @@ type comparison struct {
 type place struct {
 	message protoreflect.FullName
 	field   protoreflect.FieldNumber // 0: the message itself
+	beside  protoreflect.FieldNumber // another field of the example; 0: none
 	none    bool
 }
 
@@ -285,7 +286,9 @@ func (c *comparison) field(w, r protoreflect.FieldDescriptor) {
 	}
 	c.cardinality(w, r, at)
 	if ow, or := oneof(w), oneof(r); ow != or {
-		c.add(r, at, fieldOneof, "field %d (%s) is in %s for the writer and in %s for the reader: restore it", n, r.Name(), ow, or)
+		from := at
+		from.beside = rival(w, r)
+		c.add(r, from, fieldOneof, "field %d (%s) is in %s for the writer and in %s for the reader: restore it", n, r.Name(), ow, or)
 	}
 	if a, b, ok := defaults(w, r); ok {
 		c.add(r, place{message: w.Parent().FullName()}, fieldDefault, "the default of field %d (%s) is %s for the writer and %s for the reader: restore it", n, r.Name(), a, b)
@@ -345,6 +348,22 @@ func oneof(f protoreflect.FieldDescriptor) string {
 		return "the oneof " + string(o.Name())
 	}
 	return "no oneof"
+}
+
+// rival finds a field of the reader's oneof that the writer may send beside a field of it, of
+// which the reader keeps the last one only; 0: none.
+func rival(w, r protoreflect.FieldDescriptor) protoreflect.FieldNumber {
+	in, ok := w.Parent().(protoreflect.MessageDescriptor)
+	if !ok || r.ContainingOneof() == nil {
+		return 0
+	}
+	for i := range r.ContainingOneof().Fields().Len() {
+		n := r.ContainingOneof().Fields().Get(i).Number()
+		if of := in.Fields().ByNumber(n); of != nil && n != w.Number() && (of.ContainingOneof() == nil || of.ContainingOneof() != w.ContainingOneof()) {
+			return n
+		}
+	}
+	return 0
 }
 
 // within reports whether all values of before are in now, with their numbers.
@@ -418,6 +437,10 @@ func (c *comparison) values(w, r protoreflect.EnumDescriptor, at protoreflect.De
 		if here.field == 0 {
 			here.field = protoreflect.FieldNumber(n)
 		}
-		c.add(at, here, enumUnknown, "the reader does not know value %d (%s) of %s: deploy it to readers first, or keep it", n, strings.Join(names[n], ", "), w.Name())
+		fix := "restore it"
+		if !c.backward {
+			fix = "deploy readers that know it first"
+		}
+		c.add(at, here, enumUnknown, "the reader does not know value %d (%s) of %s: %s", n, strings.Join(names[n], ", "), w.Name(), fix)
 	}
 }

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"net/http"
@@ -137,6 +138,56 @@ func TestCacheOfSeveral(t *testing.T) {
 		if err := c.Resolve(t.Context(), s); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCacheWrittenAnew: a relay that finds a damaged line writes the file anew, and keeps the lines of other
+// registries, and those that another relay has added since it read the file.
+func TestCacheWrittenAnew(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ids")
+	s := func(subject string) envelope.Schema { return envelope.Schema{Subject: subject, Version: 1} }
+	resolve := func(c *registry.Client, subjects ...string) {
+		t.Helper()
+		for _, name := range subjects {
+			if err := c.Resolve(t.Context(), s(name)); err != nil {
+				t.Error(name, err)
+			}
+		}
+	}
+	var fakes []*srfake.Registry
+	for range 2 {
+		fake := srfake.New()
+		for i, name := range []string{"a", "b", "c", "d"} {
+			fake.SeedSchema(name, 1, i+1, sr.Schema{Schema: avro})
+		}
+		fakes = append(fakes, fake)
+	}
+	other := open(t, fakes[1].URL(), &registry.Options{Cache: file})
+	resolve(other, "a")
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString("\n0000 damaged")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := open(t, fakes[0].URL(), &registry.Options{Cache: file}), open(t, fakes[0].URL(), &registry.Options{Cache: file})
+	resolve(first, "a")  // writes the file anew
+	resolve(second, "b") // adds a line, or writes it anew
+	resolve(first, "c")
+	for _, fake := range fakes {
+		fake.Close()
+	}
+	resolve(open(t, fakes[0].URL(), &registry.Options{Cache: file}), "a", "b", "c")
+	resolve(open(t, fakes[1].URL(), &registry.Options{Cache: file}), "a")
+	f, err = os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if n, err := registry.ReadCache(f); err != nil || n != 4 {
+		t.Errorf("the file has %d schemas, want 4; %v", n, err)
 	}
 }
 

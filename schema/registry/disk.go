@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/postrider/postrider/envelope"
@@ -198,16 +199,44 @@ func validIndex(b []byte) bool {
 	return err == nil && len(rest) == 0
 }
 
-// line is what the file has of an entry. It begins with a line break, for the case that the line
-// before it was cut off.
-func (d *disk) line(e *entry) ([]byte, error) {
-	text, err := json.Marshal(saved{d.place, e.schema, e.frame, e.records, e.protobuf})
+// saved is what the file has of an entry.
+func (d *disk) saved(e *entry) *saved {
+	return &saved{d.place, e.schema, e.frame, e.records, e.protobuf}
+}
+
+// line begins with a line break, for the case that the line before it was cut off.
+func (l *saved) line() ([]byte, error) {
+	text, err := json.Marshal(l)
 	return fmt.Appendf(nil, "\n%s %s", checksum(text), text), err
+}
+
+// others returns the last whole line of each schema that the file has and this process does not know: those of
+// other registries, and what another process has found since.
+func (d *disk) others() (all []saved) {
+	info, err := os.Stat(d.file)
+	if err != nil {
+		return nil
+	}
+	lines, _, _ := readDisk(d.file, info.Mode()) // of a file with errors, those that are whole
+	type key struct {
+		registry string
+		schema   envelope.Schema
+	}
+	seen := map[key]bool{}
+	for _, l := range slices.Backward(lines) {
+		at := key{l.Registry, l.Schema}
+		if seen[at] || l.Registry == d.place && d.kept[l.Schema] != nil {
+			continue
+		}
+		seen[at] = true
+		all = append(all, l)
+	}
+	return all
 }
 
 // write adds a line to the file, or replaces a file that is unusable or full.
 func (d *disk) write(e *entry) error {
-	line, err := d.line(e)
+	line, err := d.saved(e).line()
 	if err != nil {
 		return err
 	}
@@ -220,16 +249,24 @@ func (d *disk) write(e *entry) error {
 		_, err = f.Write(line)
 		return errors.Join(err, f.Sync(), f.Close())
 	}
+	add := func(other *saved) error {
+		more, err := other.line()
+		if err == nil && len(line)+len(more) <= diskMost/2 { // the other half is for what comes
+			line = append(line, more...)
+		}
+		return err
+	}
 	for _, other := range d.kept {
 		if other == e {
 			continue
 		}
-		more, err := d.line(other)
-		if err != nil {
+		if err := add(d.saved(other)); err != nil {
 			return err
 		}
-		if len(line)+len(more) <= diskMost/2 { // the other half is for what comes
-			line = append(line, more...)
+	}
+	for _, l := range d.others() {
+		if err := add(&l); err != nil {
+			return err
 		}
 	}
 	f, err := os.CreateTemp(filepath.Dir(d.file), ".postrider-schemas-*")

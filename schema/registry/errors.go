@@ -76,7 +76,7 @@ func (c *Client) wrong(what string, err error) *Error {
 		}
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			e.Reason = fmt.Sprintf("no answer within %s", c.timeout)
+			e.Reason, e.Err = fmt.Sprintf("no answer within %s", c.timeout), nil
 		case errors.As(err, &syntax) || errors.As(err, &mistyped):
 			e.Reason, e.Err = fmt.Sprintf("wrong answer: not the JSON of a registry, or more than %d MiB; correct the registry or the proxy before it", answerMost>>20), nil
 		}
@@ -89,6 +89,8 @@ func (c *Client) wrong(what string, err error) *Error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		e.Code, e.Reason = CodeDenied, fmt.Sprintf("access denied (HTTP %d): correct the user, its password or its permission to read the subject", status)
+	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout: // with any code in the answer
+		e.Reason = fmt.Sprintf("too busy (HTTP %d)", status)
 	case answer.ErrorCode == sr.ErrSubjectNotFound.Code:
 		e.Code, e.Reason, e.Err = CodeSubject, "unknown subject: run `postrider schema register`, or correct strategy and record of the route", nil
 	case status == http.StatusNotFound && answer.ErrorCode != 0 && answer.ErrorCode != http.StatusNotFound:

@@ -229,6 +229,7 @@ func TestRefusals(t *testing.T) {
 		"proxy":         {answering(t, 400, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"proxy's 404":   {answering(t, 404, `{"error_code":404}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"timeout":       {answering(t, 408, ``), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
+		"too many":      {answering(t, 429, `{"error_code":42901,"message":"slow down"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"a page":        {answering(t, 200, `<html>`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"other types":   {answering(t, 200, `{"id":"7","version":1,"schema":{}}`), route.Rule{}, message("a", "", "x", 1), broker.ClassThrottled, registry.CodeUnreachable},
 		"large id":      {answering(t, 200, `{"id":4294967296,"version":1,"schema":"{}"}`), route.Rule{}, message("a", "", "x", 1), broker.ClassRejected, registry.CodeRefused},

@@ -181,9 +181,12 @@ func (set *Settings) validators(rules []route.Rule) error {
 	case set.Schemas == "":
 		return exit.Usagef("%s: a route validates, and schemas is not set: set it to the folder of schemas", rules[at].Where)
 	}
+	if err := SchemaFolder(set.Schemas, "correct schemas"); err != nil {
+		return err
+	}
 	schemas, err := schema.Open(os.DirFS(set.Schemas), nil, Compilers()...)
 	if err != nil {
-		return exit.With(exit.Usage, fmt.Errorf("schemas %s: %w", set.Schemas, err))
+		return WrongSchemas(set.Schemas, err)
 	}
 	for i := range rules {
 		r := &rules[i]

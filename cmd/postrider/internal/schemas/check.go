@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/schema/evolve"
 )
@@ -97,7 +98,7 @@ func (a *App) runCheck(cmd *cobra.Command, subjects []string, flags *checkFlags)
 	r := report{Mode: mode, Content: flags.content, Protobuf: flags.protobuf, Compatible: true, Results: []evolve.Result{}}
 	for _, s := range subjects {
 		if err := r.compare(langs, mode, s, f, old); err != nil {
-			return exit.With(exit.Usage, err)
+			return open.WrongSchemas(f.place, err)
 		}
 	}
 	if whole && old != nil {
@@ -148,12 +149,12 @@ func (a *App) published(ctx context.Context, place string, subjects []string, fl
 	case isGit:
 		fsys, err := fromGit(ctx, place, ref)
 		if err != nil {
-			return nil, exit.With(exit.Usage, fmt.Errorf("against %s: %w", against, err))
+			return nil, open.WrongSchemas(against, err)
 		}
 		return readFolder(against, fsys)
 	}
-	if info, err := os.Stat(against); err != nil || !info.IsDir() {
-		return nil, exit.Usagef("against: %q is not a folder; use git:REF, registry or a folder", against)
+	if err := open.SchemaFolder(against, "correct --against: git:REF, registry or a folder"); err != nil {
+		return nil, err
 	}
 	return readFolder(against, os.DirFS(against))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/schema/evolve"
 )
@@ -51,7 +52,7 @@ func (a *App) runDiff(args []string, r *rules) error {
 	}
 	if len(args) == 1 {
 		if len(versions) < 2 {
-			return exit.Usagef("schemas %s: %s has one version: nothing to compare", f.place, args[0])
+			return exit.Usagef("schemas %s: %s has one version: add the next one, then compare", f.place, args[0])
 		}
 		args = append(args, strconv.Itoa(int(versions[len(versions)-2].Version)))
 	}
@@ -65,11 +66,11 @@ func (a *App) runDiff(args []string, r *rules) error {
 	}
 	back, err := evolve.Compare(langs, from, to)
 	if err != nil {
-		return exit.With(exit.Usage, err)
+		return open.WrongSchemas(f.place, err)
 	}
 	forth, err := evolve.Compare(langs, to, from)
 	if err != nil {
-		return exit.With(exit.Usage, err)
+		return open.WrongSchemas(f.place, err)
 	}
 	found := struct {
 		Subject string              `json:"subject"`

@@ -22,13 +22,16 @@ const maxTree = 64 << 20
 // fromGit reads a folder as it is in a commit of the repository around it. A folder that
 // the commit does not have is empty.
 func fromGit(ctx context.Context, folder, ref string) (fs.FS, error) {
-	commit, err := git(ctx, folder, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
-	if err != nil {
-		return nil, fmt.Errorf("no commit of this name in the repository around %s: fetch it, or correct the name: %w", folder, err)
+	if ref == "" {
+		return nil, errors.New("no commit is named: write git:REF, such as git:origin/main")
 	}
 	top, err := git(ctx, folder, nil, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("no repository around %s: name a folder in a repository with --schemas: %w", folder, err)
+	}
+	commit, err := git(ctx, folder, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
+	if err != nil {
+		return nil, fmt.Errorf("no commit of this name in the repository around %s: fetch it, or correct the name", folder)
 	}
 	prefix, err := git(ctx, folder, nil, "rev-parse", "--show-prefix")
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/schema"
 	"github.com/postrider/postrider/schema/avro"
@@ -93,19 +94,32 @@ func (a *App) runRegister(ctx context.Context, subjects []string, template strin
 			bad++
 		}
 	}
-	if err := a.Print(w.all, func(t *tabwriter.Writer) { w.text(t) }); err != nil {
-		return err
+	if len(w.all) > 0 || failed == nil {
+		if err := a.Print(w.all, func(t *tabwriter.Writer) { w.text(t) }); err != nil {
+			return err
+		}
 	}
-	var down *registry.Error
 	switch {
-	case errors.As(failed, &down) && down.Down():
-		return exit.With(exit.Unreachable, failed)
 	case failed != nil:
-		return exit.With(exit.Usage, failed)
+		return wrongRegistry(f.place, failed)
 	case bad > 0:
 		return exit.Withf(exit.Findings, "%d of %d subjects %s a version that the registry finds incompatible", bad, len(subjects), plural(bad, "has", "have"))
 	}
 	return nil
+}
+
+// wrongRegistry makes the error of a command of what failed at a registry, or in the schemas at a place.
+func wrongRegistry(place string, err error) error {
+	var e *registry.Error
+	switch {
+	case !errors.As(err, &e):
+		return open.WrongSchemas(place, err)
+	case e.Down() && strings.Contains(e.Reason, "correct"):
+		return exit.With(exit.Unreachable, err)
+	case e.Down():
+		return exit.With(exit.Unreachable, fmt.Errorf("%w; correct --registry, or try again when it answers", err))
+	}
+	return exit.With(exit.Usage, err)
 }
 
 // registrar registers files.
@@ -211,7 +225,7 @@ func references(fsys fs.FS, path string, s *registry.Schema) (all []registry.Ref
 	}
 	names, err := registry.Refers(s.Type, s.Text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s:%s", path, strings.TrimPrefix(err.Error(), "schema.proto:")) // its line, if any
 	}
 	for _, name := range names {
 		all = append(all, registry.Reference{Name: name, Subject: registry.Place(s.Type, path, name)})

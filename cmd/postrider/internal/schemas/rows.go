@@ -69,7 +69,7 @@ func (a *App) checkRows(cmd *cobra.Command, f *folder, subjects []string, n int)
 		}
 		check, err := payloads.of(versions, m.SchemaVersion)
 		if err != nil {
-			return nil, exit.With(exit.Usage, fmt.Errorf("rows: schemas %s: %w", f.place, err))
+			return nil, open.WrongSchemas(f.place, err)
 		}
 		r.Checked++
 		if reason := check(m); reason != "" {

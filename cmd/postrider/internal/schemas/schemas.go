@@ -71,13 +71,16 @@ func (a *App) read() (*folder, error) {
 	if *a.Folder == "" {
 		return nil, exit.Usagef("no schemas: give --schemas FOLDER")
 	}
+	if err := open.SchemaFolder(*a.Folder, "correct --schemas"); err != nil {
+		return nil, err
+	}
 	return readFolder(*a.Folder, os.DirFS(*a.Folder))
 }
 
 func readFolder(place string, fsys fs.FS) (*folder, error) {
 	files, err := schema.ReadFiles(fsys)
 	if err != nil {
-		return nil, exit.With(exit.Usage, fmt.Errorf("schemas %s: %w", place, err))
+		return nil, open.WrongSchemas(place, err)
 	}
 	f := &folder{place: place, subjects: map[string][]evolve.Version{}}
 	for _, file := range files {
@@ -244,7 +247,7 @@ func (a *App) printTo(ctx context.Context, name string, text []byte) error {
 		return err
 	}
 	if err := os.WriteFile(name, text, 0o644); err != nil {
-		return exit.With(exit.Usage, fmt.Errorf("sarif: %w", err))
+		return exit.With(exit.Usage, fmt.Errorf("write SARIF: %w; correct --sarif", err))
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -31,11 +30,8 @@ func (a *App) stored(ctx context.Context, subjects []string, template string) (*
 	f := &folder{place: "the registry", subjects: map[string][]evolve.Version{}}
 	for _, s := range subjects {
 		all, err := c.Versions(ctx, strings.ReplaceAll(template, "{subject}", s))
-		if down := (*registry.Error)(nil); errors.As(err, &down) && down.Down() {
-			return nil, exit.With(exit.Unreachable, err)
-		}
 		if err != nil {
-			return nil, exit.With(exit.Usage, err)
+			return nil, wrongRegistry(f.place, err)
 		}
 		for _, one := range all {
 			v, err := versionOf(s, &one)

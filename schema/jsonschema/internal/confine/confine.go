@@ -3,6 +3,8 @@ package confine
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
@@ -48,10 +50,23 @@ func (l loader) Load(address string) (any, error) {
 		return nil, err
 	}
 	v, err := js.UnmarshalJSON(bytes.NewReader(text))
-	if err == nil && deeper(v, maxLevels) {
+	if err != nil {
+		return nil, notJSON(text, err)
+	}
+	if deeper(v, maxLevels) {
 		return nil, fmt.Errorf("it nests deeper than %d levels: flatten it, or move parts to $defs", maxLevels)
 	}
-	return v, err
+	return v, nil
+}
+
+// notJSON names the line at which a text ends to be JSON.
+func notJSON(text []byte, err error) error {
+	var syntax *json.SyntaxError
+	at := int64(len(text))
+	if errors.As(err, &syntax) {
+		at = min(at, syntax.Offset)
+	}
+	return fmt.Errorf("line %d is not JSON: %w", 1+bytes.Count(text[:at], []byte("\n")), err)
 }
 
 // maxLevels bounds the arrays and objects of a file inside each other. The time of a
@@ -80,6 +95,12 @@ func deeper(v any, n int) bool {
 // Compile compiles the schema of a file.
 func Compile(fsys fs.FS, path string) (*js.Schema, error) {
 	s, err := Compiler(fsys).Compile(Address(path))
+	var load *js.LoadURLError
+	if errors.As(err, &load) {
+		if err = load.Err; load.URL != Address(path) {
+			err = fmt.Errorf("its reference to %s: %w", Place(load.URL), err)
+		}
+	}
 	if err == nil && unfolded(s) >= maxUnfolded {
 		err = fmt.Errorf("its references and branches unfold to more than %d schemas for one value: let fewer branches lead to the same $ref", maxUnfolded)
 	}
