@@ -66,8 +66,12 @@ func (h *History) follow(ctx context.Context) (changed bool, err error) {
 		since, every = time.Now().Add(-48*time.Hour), 15*time.Minute
 	}
 	points, err := h.office.History.Points(ctx, since, every)
-	if err != nil || len(points) == 0 {
+	if err != nil {
 		return false, err
+	}
+	if len(points) == 0 {
+		h.newest = time.Time{} // the clock was set back: older points may be the newest now
+		return false, nil
 	}
 	newest := points[len(points)-1].At
 	changed = !newest.Equal(h.newest)

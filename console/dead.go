@@ -134,26 +134,14 @@ func fits(m *ops.Match, r *ops.ParkedRecord) bool {
 // shownRecords is how many records a page lists.
 const shownRecords = 200
 
-// lookAt returns the next dead letters by one part of a filter: a store finds those by one index,
-// however few of them the other parts select. Of code and topic it is the part that gets further.
-func (q *request) lookAt(ctx context.Context, m *ops.Match, after int64) (furthest []ops.ParkedRecord, err error) {
-	parts := []ops.ParkedQuery{{Key: m.Key}}
-	if m.Key == "" && m.Code != "" && m.Topic != "" {
-		parts = []ops.ParkedQuery{{Code: m.Code}, {Topic: m.Topic}}
-	} else if m.Key == "" {
-		parts = []ops.ParkedQuery{{Code: m.Code, Topic: m.Topic}}
+// lookAt returns the next dead letters by the parts of a filter that one index of the store has:
+// a key, or a code and a topic.
+func (q *request) lookAt(ctx context.Context, m *ops.Match, after int64) ([]ops.ParkedRecord, error) {
+	look := ops.ParkedQuery{State: store.Dead, Key: m.Key, AfterSeq: after, Bare: true, Limit: window}
+	if m.Key == "" {
+		look.Code, look.Topic = m.Code, m.Topic
 	}
-	for i, p := range parts {
-		p.State, p.AfterSeq, p.Bare, p.Limit = store.Dead, after, true, window
-		all, err := q.place.office.Admin.Parked(ctx, p)
-		if err != nil || len(all) < window { // these are all of them
-			return all, err
-		}
-		if i == 0 || all[window-1].Seq > furthest[window-1].Seq {
-			furthest = all
-		}
-	}
-	return furthest, nil
+	return q.place.office.Admin.Parked(ctx, look)
 }
 
 // dead shows the dead letters, grouped by cause, or those of a filter one by one.

@@ -51,6 +51,9 @@ func (q *request) lanes() error {
 	return q.show("lanes", http.StatusOK, p)
 }
 
+// shownPipes is how many pipes a page lists.
+const shownPipes = 500
+
 // pipes shows the pipes of the outbox.
 func (q *request) pipes() error {
 	p := q.frame("pipes", "Pipes")
@@ -58,6 +61,7 @@ func (q *request) pipes() error {
 		Pipes   []ops.Pipe
 		Default string
 		Missing string
+		Total   int
 	}{Default: q.place.outbox.places[""].defaultPipe()}
 	if err := q.place.office.Need(ops.CanPipe); err != nil {
 		body.Missing = err.Error()
@@ -67,6 +71,8 @@ func (q *request) pipes() error {
 		if body.Pipes, err = q.place.office.Pipes.Pipes(ctx); err != nil {
 			return err
 		}
+		body.Total = len(body.Pipes)
+		body.Pipes = body.Pipes[:min(body.Total, shownPipes)]
 	}
 	p.Body, p.Command = body, q.place.command("pipe", "list")
 	return q.show("pipes", http.StatusOK, p)

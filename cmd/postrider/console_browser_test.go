@@ -120,8 +120,37 @@ func TestConsoleInBrowser(t *testing.T) {
 	if _, err := driver.Find(); err != nil {
 		testserver.GiveUp(t, err)
 	}
-	broker := testserver.SharedNATS(t).URL
 	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
+	consoleInBrowser(t, store, func(key string) string {
+		return ask(t, store, `SELECT id::text FROM postrider.outbox WHERE key = '`+key+`'`)
+	})
+}
+
+// The same on MariaDB: no page or act needs PostgreSQL.
+func TestConsoleInBrowserOnMySQL(t *testing.T) {
+	if os.Getenv("POSTRIDER_MATRIX") != "1" {
+		t.Skip("every page and act in a browser once more: make matrix")
+	}
+	if _, err := driver.Find(); err != nil {
+		testserver.GiveUp(t, err)
+	}
+	server := testserver.SharedMySQL(t, testserver.MariaDB10)
+	store := server.Database(t)
+	mustCLI(t, "", "migrate", "--store", store, "--lanes", "8")
+	consoleInBrowser(t, store, func(key string) string {
+		found, err := server.Query(t.Context(), store[strings.LastIndex(store, "/")+1:], "SELECT id FROM postrider_outbox WHERE `key` = '"+key+"'")
+		if err != nil || len(found) != 1 {
+			t.Fatalf("messages of key %s: %q, error %v", key, found, err)
+		}
+		return found[0][0]
+	})
+}
+
+// consoleInBrowser looks at every page of an empty outbox's console and does every act. idOf
+// returns the id of a key's only message.
+func consoleInBrowser(t *testing.T, store string, idOf func(key string) string) {
+	t.Helper()
+	broker := testserver.SharedNATS(t).URL
 	s := newStream(t, broker, 1000)
 	relay := launchRelay(t, store, broker)
 	var lines strings.Builder
@@ -136,8 +165,8 @@ func TestConsoleInBrowser(t *testing.T) {
 	relay.stop()
 	mustCLI(t, "", "pipe", "add", "second", "--from", "now", "--store", store)
 	mustCLI(t, "", "pipe", "add", "third", "--from", "now", "--store", store)
-	settled := ask(t, store, `SELECT id::text FROM postrider.outbox WHERE key = 'fine'`)
-	other := ask(t, store, `SELECT id::text FROM postrider.outbox WHERE key = 'also fine'`)
+	settled := idOf("fine")
+	other := idOf("also fine")
 	dead := deadOf(t, store)
 	last := dead[len(dead)-1]
 	b := openConsole(t, store)

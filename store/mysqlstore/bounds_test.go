@@ -116,6 +116,18 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 				return err
 			})
 		}
+		for _, text := range []string{`UPDATE postrider_parked SET topic = 'u' WHERE state = 'dead' AND (code <> 'C3' OR seq = 7997)`, `ANALYZE TABLE postrider_parked`} {
+			if _, err := pool.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reads("dead list, one of a code and a topic", 60, func() error {
+			found, err := office.Admin.Parked(t.Context(), ops.ParkedQuery{State: store.Dead, Code: "C3", Topic: "u", Limit: 50, Bare: true})
+			if err == nil && len(found) != 1 {
+				t.Errorf("%d dead letters of the code and the topic, want 1", len(found))
+			}
+			return err
+		})
 		reads("message show", 150, func() error {
 			life, err := office.Finder.Message(t.Context(), ops.MessageQuery{ID: "00000000-0000-0000-0000-000000000001"})
 			if !errors.Is(err, store.ErrNotFound) {

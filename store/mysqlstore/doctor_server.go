@@ -204,6 +204,7 @@ func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
 		{"parked", "of_key", "pipe, state, `key`, captures, seq"},
 		{"parked", "of_topic", "pipe, state, topic, seq"},
 		{"parked", "of_code", "pipe, state, code, seq"},
+		{"parked", "of_cause", "pipe, state, code, topic, seq"},
 	} {
 		columns, err := db.List[string](ctx, p.box.DB, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
 			WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? AND INDEX_NAME = ? ORDER BY SEQ_IN_INDEX`, "postrider_"+want.table, want.name)

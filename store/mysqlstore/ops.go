@@ -21,11 +21,11 @@ func (s *Store) Office() *ops.Office {
 		Kind: "mysql", Version: Version,
 		Admin: at, Migrator: at, Pipe: s.another, Doctor: at, Journal: at, Records: at, Samples: operations.Samples{Outbox: s.box}, Roles: at,
 		Holds: true, Finder: operations.Finder{Outbox: s.box}, Orders: operations.Orders{Outbox: s.box}, Stops: operations.Stops{Outbox: s.box},
+		History: operations.History{Outbox: s.box},
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "compare the counts of postrider_messages by state yourself; PostgreSQL has them",
 			ops.CanEmpty:     "let the rows go with their payloads; PostgreSQL has it",
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
-			ops.CanHistory:   "collect the relay's metrics; PostgreSQL and SQLite have it",
 			ops.CanPartition: "retention deletes settled rows in the order of their numbers; PostgreSQL has them",
 			ops.CanStrict:    "set the version of each message yourself; PostgreSQL has them",
 		},

@@ -53,6 +53,7 @@ func grants() []grant {
 		{"settled", "", all, see, all},
 		{"minute", "", all, see, all},
 		{"unparked", "", all, see, all},
+		{"sample", "", all, see, all},
 		{"dropped", "", all, see, all},
 		{"alarm", "", "SELECT, INSERT, UPDATE", see, all},
 		{"lane", "", see, see, see},

@@ -10,9 +10,12 @@ import (
 type Historian interface {
 	// Keep stores a point, unless one was stored in the same PointSlot, and removes
 	// points that are older than PointGrains lets them be. It reports whether it stored one.
+	// Points of the next PointsAhead were stored before the clock was set back: their slots
+	// are needed again, so Keep removes them.
 	Keep(ctx context.Context, p Point) (bool, error)
 	// Points lists the points from since on, the oldest first. Above 0, every chooses
 	// about one point for each of its length: the first of each minute or quarter of an hour.
+	// A point ahead of the store's clock is not listed.
 	Points(ctx context.Context, since time.Time, every time.Duration) ([]Point, error)
 }
 
@@ -22,6 +25,10 @@ const (
 	PointEvery = 10 * time.Second
 	PointSlot  = PointEvery / 2
 )
+
+// PointsAhead is how far ahead of the store's clock points are removed. It is short, so that a
+// clock that is wrong for a while costs no more than two hours of a history.
+const PointsAhead = 2 * time.Hour
 
 // Grain is how long the first point of each Every stays.
 type Grain struct{ Every, Keep time.Duration }

@@ -142,6 +142,14 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 		if n := d.count(`SELECT messages FROM box.states WHERE pipe = 'main' AND state = 'DeadLetter' AND NOT exact`); n != 10_000 {
 			t.Errorf("%d dead letters in the view states, want 10000", n)
 		}
+		c.exec(`UPDATE box.parked SET topic = 'u' WHERE state = 'dead' AND code <> 'C3'; UPDATE box.parked SET topic = 'u' WHERE seq = (SELECT max(seq) FROM box.parked WHERE code = 'C3' AND state = 'dead'); ANALYZE box.parked`)
+		c.reads("dead list, one of a code and a topic", 0, 60, func() error {
+			found, err := office.Admin.Parked(t.Context(), ops.ParkedQuery{State: store.Dead, Code: "C3", Topic: "u", Limit: 50, Bare: true})
+			if err == nil && len(found) != 1 {
+				t.Errorf("%d dead letters of the code and the topic, want 1", len(found))
+			}
+			return err
+		})
 	}
 }
 

@@ -47,6 +47,24 @@ func TestPointsThin(t *testing.T) {
 	})
 }
 
+// A clock that was set back hides what lies ahead of it and frees the slots of the next two hours.
+func TestPointsAfterTheClockWasSetBack(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 2)
+		h := d.store("main").Office().History
+		d.exec(`INSERT INTO box.sample SELECT 'main', now() + i * interval '1 hour', 900, 0, 0, 0, false, 0, 0, 0, 1 FROM generate_series(1, 3) i`)
+		if all, err := h.Points(t.Context(), time.Time{}, 0); err != nil || len(all) > 0 {
+			t.Errorf("points ahead of the clock are listed: %+v, error %v", all, err)
+		}
+		if kept, err := h.Keep(t.Context(), ops.Point{}); err != nil || !kept {
+			t.Errorf("kept %v, error %v", kept, err)
+		}
+		if n := d.count(`SELECT count(*) FROM box.sample`); n != 2 {
+			t.Errorf("%d points are there, want the new one and that of three hours ahead", n)
+		}
+	})
+}
+
 // plan returns the plan of a statement that is not run.
 func (d *db) plan(statement string) (lines []string) {
 	d.Helper()

@@ -37,6 +37,11 @@ async function findings(page) {
 async function seen(page, look, path, wrong) {
   wrong.length = 0;
   const answer = await page.goto(job.root + path, { waitUntil: 'load' });
+  const under = await page.evaluate(() => [...document.querySelectorAll('.data.stack td[data-h]')].filter((td) => {
+    const label = getComputedStyle(td, '::before');
+    return td.offsetHeight > 0 && label.position === 'absolute' && label.content !== 'none' && parseFloat(getComputedStyle(td).paddingLeft) < parseFloat(label.width);
+  }).map((td) => `the label ${td.dataset.h} lies over ${td.textContent.trim()}`));
+  wrong.push(...new Set(under));
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
   const violations = look.axe ? await findings(page) : [];
   const marked = await page.evaluate(() => document.querySelectorAll('main script, main img, main iframe, main style').length);

@@ -24,6 +24,7 @@ const (
 	errOptionPrevent    = 1290
 	errReadOnly         = 1792
 	errReadOnlyMode     = 1836
+	ErrDuplicate        = 1062
 	errLockWait         = 1205
 	errDeadlock         = 1213
 	errChanged          = 1020

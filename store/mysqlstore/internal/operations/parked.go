@@ -39,6 +39,9 @@ func (s Parked) List(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRe
 		if f.any || query.State != store.Pending {
 			key = f.key
 		}
+		if f.column == "topic" && key == "of_topic" && query.Code != "" {
+			key = "of_cause"
+		}
 		// And as bytes: texts compare equal with blanks at their end.
 		where, args = append(where, f.column+" = ?", "CAST("+f.column+" AS BINARY) = ?"), append(args, f.value, []byte(f.value))
 	}

@@ -7,7 +7,7 @@ import (
 // Version is the schema version that this package makes and needs. It also works with a
 // newer schema that declares itself compatible: a migration begins with the line
 // "-- compatible: N", where N is the oldest Version whose programs work beside it.
-const Version = 18
+const Version = 19
 
 // Found is the present version of the schema.
 type Found struct {

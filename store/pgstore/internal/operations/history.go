@@ -15,7 +15,7 @@ import (
 // History keeps the figures of one pipe over time. It is safe for concurrent use.
 type History struct {
 	*db.Outbox
-	sql struct{ keep, thin, points string }
+	sql struct{ ahead, keep, thin, points string }
 }
 
 // blockedOf is the number of dead letters whose keys are counted as blocked.
@@ -33,6 +33,8 @@ func NewHistory(o *db.Outbox) *History {
 		}
 		old = append(old, fmt.Sprintf("grain = %d AND at < now() - interval '%d seconds'", seconds, int(g.Keep.Seconds())))
 	}
+	s.sql.ahead = o.Render(fmt.Sprintf(`DELETE FROM {{schema}}.sample WHERE pipe = $1 AND at > now() + interval '%d seconds' AND at <= now() + interval '%d seconds'`,
+		int(ops.PointSlot.Seconds()), int(ops.PointsAhead.Seconds())))
 	// A pipe that is removed meanwhile leaves no row behind.
 	s.sql.keep = o.Render(`INSERT INTO {{schema}}.sample (pipe, at, grain, drawn, delivered, pending, capped, lag, dead, blocked, relays)
 SELECT $1, b.at, CASE` + grains + fmt.Sprintf(" ELSE %d END, ", int(ops.PointEvery.Seconds())) + `CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END,
@@ -43,7 +45,7 @@ FROM (SELECT to_timestamp(floor(extract(epoch FROM clock_timestamp()) / ` + fmt.
 WHERE EXISTS (SELECT FROM {{schema}}.pipe WHERE name = $1) ON CONFLICT (pipe, at) DO NOTHING`)
 	s.sql.thin = o.Render(`DELETE FROM {{schema}}.sample WHERE pipe = $1 AND (` + strings.Join(old, " OR ") + `)`)
 	s.sql.points = o.Render(`SELECT at, drawn, delivered, pending, capped, lag, dead, blocked, relays FROM {{schema}}.sample
-WHERE pipe = $1 AND at >= $2 AND grain >= $3 ORDER BY at`)
+WHERE pipe = $1 AND at BETWEEN $2 AND now() + interval '` + fmt.Sprint(int(ops.PointSlot.Seconds())) + ` seconds' AND grain >= $3 ORDER BY at`)
 	return s
 }
 
@@ -53,6 +55,9 @@ func (s *History) Keep(ctx context.Context, p ops.Point) (kept bool, err error) 
 		return false, s.Bad
 	}
 	err = s.LookingAnew(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.sql.ahead, s.Pipe); err != nil {
+			return err
+		}
 		done, err := tx.Exec(ctx, s.sql.keep, s.Pipe, p.Delivered, p.Pending, p.Capped, p.Lag.Seconds(), p.Dead, p.Relays)
 		if kept = err == nil && done.RowsAffected() > 0; !kept {
 			return err

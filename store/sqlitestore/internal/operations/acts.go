@@ -60,7 +60,17 @@ func (s *Admin) Acts(ctx context.Context, ids ...int64) ([]ops.ActState, error) 
 
 // Parked implements ops.Admin.
 func (s *Admin) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.ParkedRecord, error) {
-	where, args := "pipe = ? AND seq > ?", []any{s.Pipe, query.AfterSeq}
+	where, args := s.which(query)
+	found, err := s.parked(ctx, query.Bare, where, args...)
+	if err == nil && len(found) == 0 {
+		err = s.Wrap("list parked records", s.Knows(ctx, s.DB, db.Pipes))
+	}
+	return found, err
+}
+
+// which is the condition for the records of a query, with its arguments.
+func (s *Admin) which(query ops.ParkedQuery) (where string, args []any) {
+	where, args = "pipe = ? AND seq > ?", []any{s.Pipe, query.AfterSeq}
 	if query.State != store.Pending { // in the text: an index of dead letters is used only then
 		where += " AND state = '" + query.State.String() + "'"
 	}
@@ -75,11 +85,7 @@ func (s *Admin) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.Parked
 	if most <= 0 {
 		most = 100
 	}
-	found, err := s.parked(ctx, query.Bare, where+" ORDER BY seq LIMIT ?", append(args, most)...)
-	if err == nil && len(found) == 0 {
-		err = s.Wrap("list parked records", s.Knows(ctx, s.DB, db.Pipes))
-	}
-	return found, err
+	return where + " ORDER BY seq LIMIT ?", append(args, most)
 }
 
 // bare are the columns of a message without its payload.

@@ -20,6 +20,10 @@ func (s *History) Keep(ctx context.Context, p ops.Point) (kept bool, err error) 
 	now := s.Now()
 	at := db.Micros(now.Truncate(ops.PointSlot))
 	err = s.Write(ctx, keeping, func(q db.Querier) error {
+		_, err := q.ExecContext(ctx, `DELETE FROM postrider_sample WHERE pipe = ? AND at > ? AND at <= ?`, s.Pipe, db.Micros(now.Add(ops.PointSlot)), db.Micros(now.Add(ops.PointsAhead)))
+		if err != nil {
+			return err
+		}
 		grain := ops.PointEvery
 		for _, g := range ops.PointGrains() {
 			var some bool
@@ -60,7 +64,7 @@ WHERE true ON CONFLICT (pipe, at) DO NOTHING`, s.Pipe, at, int64(grain.Seconds()
 func (s *History) Points(ctx context.Context, since time.Time, every time.Duration) ([]ops.Point, error) {
 	const reading = "read the history"
 	rows, err := s.DB.QueryContext(ctx, `SELECT at, drawn, delivered, pending, capped, lag, dead, blocked, relays FROM postrider_sample
-WHERE pipe = ? AND at >= ? AND grain >= ? ORDER BY at`, s.Pipe, db.Micros(since), int64(every.Seconds()))
+WHERE pipe = ? AND at BETWEEN ? AND ? AND grain >= ? ORDER BY at`, s.Pipe, db.Micros(since), db.Micros(s.Now().Add(ops.PointSlot)), int64(every.Seconds()))
 	if err != nil {
 		return nil, s.Wrap(reading, err)
 	}

@@ -221,17 +221,26 @@ func (s *Admin) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status) 
 	return nil
 }
 
+// countDead reads an index alone and no row of a dead letter.
+const countDead = `SELECT count(*) FROM (SELECT 1 FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state = 'dead' LIMIT ?3)`
+
 // parkedOf counts the parked records of one lane by state: those that are alive, and
 // those that are dead, each up to the limit.
 func (s *Admin) parkedOf(ctx context.Context, q db.Querier, lane store.Lane) (map[string]int64, error) {
-	rows, err := q.QueryContext(ctx, `SELECT state, count(*) FROM (SELECT * FROM (
-		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state <> 'dead' ORDER BY `+expected+` LIMIT ?3) UNION ALL SELECT * FROM (
-		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state = 'dead' ORDER BY seq LIMIT ?3)) GROUP BY state`, s.Pipe, lane, s.countLimit)
+	var dead int64
+	if err := q.QueryRowContext(ctx, countDead, s.Pipe, lane, s.countLimit).Scan(&dead); err != nil {
+		return nil, err
+	}
+	rows, err := q.QueryContext(ctx, `SELECT state, count(*) FROM (
+		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state <> 'dead' ORDER BY `+expected+` LIMIT ?3) GROUP BY state`, s.Pipe, lane, s.countLimit)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	counts := map[string]int64{}
+	if dead > 0 {
+		counts[store.Dead.String()] = dead
+	}
 	for rows.Next() {
 		var state string
 		var n int64

@@ -1,0 +1,1 @@
+DROP INDEX {{schema}}.parked_dead_cause;
