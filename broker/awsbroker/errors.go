@@ -108,7 +108,7 @@ func bare(err error) error {
 	return err
 }
 
-// answered classifies the service's own answer; nil: there is none. Only an
+// answered classifies the service's own answer; nil if it has not answered. Only an
 // answer to the sending of messages rejects them: a rejected message is a dead letter.
 func answered(err error, about *subject) error {
 	var (
