@@ -52,7 +52,7 @@ func (f *fleet) end() {
 	}
 }
 
-// freeze suspends relay i. When it goes on, what it had begun is long over.
+// freeze suspends relay i for d.
 func (f *fleet) freeze(ctx context.Context, i int, d time.Duration) error {
 	p := f.procs[i].Process
 	if err := p.Signal(syscall.SIGSTOP); err != nil {

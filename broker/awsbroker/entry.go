@@ -50,7 +50,7 @@ type entry struct {
 // one attribute.
 func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.BindingFields} }
 
-// encode makes what is sent of m, or says why it cannot be sent.
+// encode returns the entry of m, or the reason why m cannot be sent.
 func (s *Sink) encode(w *envelope.Wire, pipe string, m *postrider.Message) (*entry, envelope.Route, error) {
 	r, err := s.opts.Route.Of(m)
 	if err != nil {
@@ -182,7 +182,7 @@ func (e *entry) attribute(name, value string) {
 	e.bytes += len(name) + len(kind) + len(value)
 }
 
-// bodyOf is a payload as text that SQS carries, and how it stands there.
+// bodyOf returns a payload as text that SQS carries, and the name of its encoding.
 func bodyOf(payload []byte) (body, how string) {
 	switch {
 	case len(payload) == 0:

@@ -44,7 +44,7 @@ var (
 // throttledFor is how long a service that throttles is left alone when it names no time.
 const throttledFor = time.Second
 
-// subject is what a request is about, for errors.
+// subject names the object of a request, for errors.
 type subject struct {
 	kind, name string // "queue" or "topic"
 	region     string
@@ -89,7 +89,7 @@ func refusal(err error, about subject) error {
 	return broker.Outage(bare(err), "", "")
 }
 
-// bare is an error without the SDK's layers around it, which tell nothing.
+// bare returns an error without the SDK's layers, which do not help a reader.
 func bare(err error) error {
 	var (
 		sent *url.Error
@@ -108,7 +108,7 @@ func bare(err error) error {
 	return err
 }
 
-// answered classifies what the service itself has answered; nil: it has not. Only an
+// answered classifies the service's own answer; nil if it has not answered. Only an
 // answer to the sending of messages rejects them: a rejected message is a dead letter.
 func answered(err error, about *subject) error {
 	var (
@@ -162,7 +162,7 @@ func answered(err error, about *subject) error {
 func between(status int, about *subject) error {
 	switch {
 	case status == http.StatusProxyAuthRequired:
-		return broker.Outage(errors.New("the proxy asks for credentials (HTTP 407): write them into HTTPS_PROXY"), "", "")
+		return broker.Outage(errors.New("the proxy asks for credentials (HTTP 407): set them in HTTPS_PROXY"), "", "")
 	case status == http.StatusTooManyRequests:
 		return broker.Throttled(errors.New("HTTP 429"), codeThrottled, about.name, throttledFor)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
@@ -251,7 +251,7 @@ func shortCode(code string) string {
 	return strings.TrimPrefix(code, "AWS.SimpleQueueService.")
 }
 
-// retryAfter is what the header of that name says, in seconds.
+// retryAfter returns the value of the header of that name.
 func retryAfter(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || n < 1 || n > 3600 {
@@ -260,7 +260,7 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// ownFault reports that the service refused the request for what it holds. One of
+// ownFault reports that the service refused the request for its content. One of
 // several entries may be why.
 func ownFault(err error) bool {
 	e := broker.Classify(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 )
 
-// naming says how queues, or topics of SNS, are named.
+// naming names queues, or topics of SNS.
 type naming struct {
 	kind     string // "queue" or "topic", for errors
 	service  string // "sqs" or "sns", as in ARNs
@@ -60,7 +60,7 @@ type misfit string
 
 func (m misfit) Error() string { return string(m) }
 
-// problem says what is wrong with a queue's name or ARN.
+// problem returns the fault of a queue's name or ARN.
 func (n *naming) problem(name string) error {
 	if isARN(name) {
 		a, err := arn.Parse(name)

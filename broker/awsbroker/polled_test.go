@@ -237,7 +237,7 @@ func TestAnswersOfOthers(t *testing.T) {
 		403: {broker.ClassOutage, "HTTP 403"},
 		404: {broker.ClassOutage, "HTTP 404"},
 		405: {broker.ClassOutage, "HTTP 405"},
-		407: {broker.ClassOutage, "write them into HTTPS_PROXY"},
+		407: {broker.ClassOutage, "set them in HTTPS_PROXY"},
 		429: {broker.ClassThrottled, "HTTP 429"},
 		502: {broker.ClassUnknown, ""},
 		200: {broker.ClassUnknown, ""},

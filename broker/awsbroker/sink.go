@@ -46,11 +46,11 @@ type SinkOptions struct {
 	MaxMessageBytes int
 }
 
-// outlet is what a sink sends to: the queues of SQS or the topics of SNS.
+// outlet is the target of a sink: the queues of SQS or the topics of SNS.
 type outlet interface {
 	// name is the queue of a topic.
 	name(topic string) string
-	// problem says what is wrong with a queue's name.
+	// problem returns the fault of a queue's name.
 	problem(name string) error
 	// send sends one request. Without an error each piece of b has its answer.
 	send(ctx context.Context, b *batch) error
@@ -288,8 +288,8 @@ func (d *delivery) pack() (b batch) {
 	return b
 }
 
-// take notes the answers of a request: what stands behind an acknowledged message
-// of its key is ready.
+// take notes the answers of a request: the message behind an acknowledged one in its
+// key is ready.
 func (d *delivery) take(b batch) {
 	d.flying--
 	for _, p := range b.pieces {
@@ -310,7 +310,7 @@ func (d *delivery) fail(i int, err error) {
 	d.next.Bar(i, d.errs, err)
 }
 
-// abandon fails what has not been sent.
+// abandon fails the messages that were not sent.
 func (d *delivery) abandon(err error) {
 	if d.kept != nil {
 		d.fail(d.kept.i, err)
@@ -323,7 +323,7 @@ func (d *delivery) abandon(err error) {
 }
 
 // post sends a batch and notes the answer of each piece. A request that the service
-// refuses as a whole for what it holds is repeated message by message: one of them
+// refuses as a whole for its content is repeated message by message: one of them
 // is the reason.
 func (s *Sink) post(ctx context.Context, b *batch) {
 	err := s.request(ctx, b)

@@ -136,7 +136,7 @@ func (t *topics) adviseOn(ctx context.Context, topic, name string) (all []broker
 	if len(out.Subscriptions) == 0 {
 		all = append(all, broker.Advice{
 			Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name),
-			Why: "SNS keeps no messages: what is published is dropped",
+			Why: "SNS keeps no messages: it drops those without a subscription",
 			Fix: "aws sns subscribe --region " + t.region + " --topic-arn " + t.arn(name) + " --protocol sqs --notification-endpoint QUEUE_ARN --attributes RawMessageDelivery=true",
 		})
 	}

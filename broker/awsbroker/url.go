@@ -36,8 +36,8 @@ type Target struct {
 	KeyID  string
 	Secret secret.Source
 
-	Sink   SinkOptions   // what the URL sets about publishing
-	Source SourceOptions // what the URL sets about receiving
+	Sink   SinkOptions   // the URL's settings of publishing
+	Source SourceOptions // the URL's settings of receiving
 
 	forSources string // a parameter of the URL that only a source takes; "": none
 }
@@ -68,7 +68,7 @@ type Target struct {
 // of secrets once and does no other I/O. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's settings to the options that t has.
 func (t *Target) read(raw string) error {
 	params := []string{"type", "prefix", "account", "endpoint", "role", "profile", "window", "max-message-bytes"}
 	if !strings.HasPrefix(raw, "sns:") {

@@ -52,7 +52,7 @@ func wireCodec() envelope.Codec { return envelope.Codec{Binding: envelope.Bindin
 
 var errTopic = errors.New("a topic's name has 3 to 255 letters, digits and -_.~+%, begins with a letter and not with goog: use a route with such a topic")
 
-// problem says what is wrong with the name of a topic or subscription.
+// problem returns the fault of a name of a topic or subscription.
 func problem(name string) error {
 	if len(name) < 3 || len(name) > 255 || strings.HasPrefix(name, "goog") || !letter(name[0]) {
 		return errTopic
@@ -72,7 +72,7 @@ var (
 
 func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
-// encode makes what is sent of m, or says why it cannot be sent.
+// encode returns the entry of m, or the reason why m cannot be sent.
 func (s *Sink) encode(w *envelope.Wire, m *postrider.Message) (*entry, envelope.Route, error) {
 	r, err := s.opts.Route.Of(m)
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	codeAccess      = "ACCESS_DENIED"    // the credentials lack a permission: grant it
 	codeCredentials = "CREDENTIALS"      // the credentials are missing, expired or wrong: correct them
 	codeThrottled   = "THROTTLED"        // the project's quota is used up: wait, or raise it
-	codeRefused     = "INVALID_ARGUMENT" // the service refuses the message or its attributes: correct what writes it
+	codeRefused     = "INVALID_ARGUMENT" // the service refuses the message or its attributes: correct its writer
 	codeTooLarge    = "TOO_LARGE"        // the message is above 10 MB: claim large payloads
 	codeTopicName   = "TOPIC_NAME"       // the topic is not a valid name: use a route with a valid one
 	codeAttributes  = "ATTRIBUTES"       // the headers need more than 100 attributes: send fewer
@@ -35,7 +35,7 @@ var (
 // throttledFor is how long a service that throttles is left alone when it names no time.
 const throttledFor = time.Second
 
-// subject is what a request is about, for errors.
+// subject names the object of a request, for errors.
 type subject struct {
 	kind, name string // "topic" or "subscription"
 	project    string

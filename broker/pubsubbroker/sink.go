@@ -304,7 +304,7 @@ func ownFault(err error) bool {
 
 func (s *Sink) topic(name string) string { return "projects/" + s.opts.Project + "/topics/" + name }
 
-// once turns the client's retries off: the relay retries, and knows what may be sent again.
+// once turns the client's retries off: the relay retries, as it knows which messages may be sent again.
 func once() gax.CallOption { return gax.WithRetry(func() gax.Retryer { return nil }) }
 
 // publish sends one request unless it is late for that.

@@ -145,8 +145,8 @@ func (s *Source) Close() {
 	}
 }
 
-// poll pulls once, and takes the source's own deadline for what came. What the service
-// does not keep for the source is dropped: it returns.
+// poll pulls once, and sets the source's own deadline for the messages that came. Those
+// that the service does not keep for the source are dropped: they return.
 func (s *Source) poll(life context.Context, limit, room int) ([]*held, error) {
 	msgs, err := s.pull(life, min(limit, room, mostMessages))
 	asked := time.Now()

@@ -27,8 +27,8 @@ type Target struct {
 	Endpoint string // host:port; "": the global one
 	Emulator string // host:port, without TLS and credentials; "": PUBSUB_EMULATOR_HOST, if that is set
 
-	Sink   SinkOptions   // what the URL sets about publishing
-	Source SourceOptions // what the URL sets about receiving
+	Sink   SinkOptions   // the URL's settings of publishing
+	Source SourceOptions // the URL's settings of receiving
 
 	forSources string // a parameter of the URL that only a source takes; "": none
 }
@@ -52,7 +52,7 @@ type Target struct {
 // The credentials are those that Google's client finds. Errors do not repeat the URL.
 func ParseURL(raw string) (t Target, err error) { return t, t.read(raw) }
 
-// read adds what the URL says to the options that t has.
+// read adds the URL's settings to the options that t has.
 func (t *Target) read(raw string) error {
 	u, err := brokerurl.Parse(raw, brokerurl.Spec{
 		Schemes: map[string]bool{"pubsub": false}, Params: []string{"endpoint", "emulator", "prefix", "window", "deadline"},

@@ -2,7 +2,6 @@ package testserver
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // ApicurioVersion is the version of the server that "make servers ALL=1" installs.
@@ -122,17 +120,5 @@ func LaunchApicurio(ctx context.Context, dir string) (*Apicurio, error) {
 // ready succeeds once the server lists its subjects.
 func (a *Apicurio) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL()+"/subjects", http.NoBody)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("/subjects answers %s", resp.Status)
-	}
-	return nil
+	return replies(req, err, "/subjects")
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // ElasticMQVersion is the version of the server that "make servers" installs.
@@ -108,14 +107,5 @@ func (e *ElasticMQ) ready(ctx context.Context) error {
 	}
 	req.Header.Set("Content-Type", "application/x-amz-json-1.0")
 	req.Header.Set("X-Amz-Target", "AmazonSQS.ListQueues")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ListQueues answers %s", resp.Status)
-	}
-	return nil
+	return replies(req, nil, "ListQueues")
 }

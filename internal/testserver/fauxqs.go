@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // FauxqsVersion is the version of the server that "make servers" installs.
@@ -101,17 +100,5 @@ func (f *Fauxqs) launch(ctx context.Context, h *home, modules string) error {
 // ready succeeds once the server reports its health.
 func (f *Fauxqs) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.Addr+"/health", http.NoBody)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("/health answers %s", resp.Status)
-	}
-	return nil
+	return replies(req, err, "/health")
 }

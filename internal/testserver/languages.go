@@ -1,6 +1,9 @@
 package testserver
 
-import "os/exec"
+import (
+	"os/exec"
+	"path/filepath"
+)
 
 // The functions below find the programs that run the examples in other languages. Each
 // error names the missing program and the command that installs it.
@@ -42,4 +45,17 @@ func program(name, what, packages string) (string, error) {
 		return "", &MissingError{Server: what, Fix: "apt-get install " + packages}
 	}
 	return path, nil
+}
+
+// BufVersion is the version of buf that the matrix compares changes of Protobuf schemas with.
+const BufVersion = "1.75.0"
+
+// Buf returns the path of the program buf.
+func Buf() (string, error) {
+	if cache, err := CacheDir(); err == nil {
+		if path := filepath.Join(cache, "buf-"+BufVersion, "buf"); isFile(path) {
+			return path, nil
+		}
+	}
+	return "", &MissingError{Server: "buf " + BufVersion, Fix: "make servers ALL=1"}
 }

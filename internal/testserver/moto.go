@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // MotoVersion is the version of the server that "make servers" installs.
@@ -113,17 +112,5 @@ func (m *Moto) launch(ctx context.Context, h *home, python, libs string) error {
 // ready succeeds once the server answers about itself.
 func (m *Moto) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Addr+"/moto-api/", http.NoBody)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("/moto-api/ answers %s", resp.Status)
-	}
-	return nil
+	return replies(req, err, "/moto-api/")
 }

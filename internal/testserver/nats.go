@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // NATSVersion is the version of the server that "make servers" installs.
@@ -113,17 +112,8 @@ func (n *NATS) config(store string, o options) []string {
 // PING. Another server on the same port is an error.
 func (n *NATS) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.monitor+"/healthz", nil)
-	if err != nil {
+	if err := replies(req, err, "/healthz"); err != nil {
 		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("healthz: %s", resp.Status)
 	}
 
 	conn, err := dial(ctx, n.addr)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // PubSub is a running instance of Google's emulator of Cloud Pub/Sub. It keeps
@@ -85,17 +84,5 @@ func (p *PubSub) launch(ctx context.Context, h *home, java, jar string) error {
 // ready succeeds once the emulator lists its topics.
 func (p *PubSub) ready(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.Addr+"/v1/projects/ready/topics", http.NoBody)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("list topics: %s", resp.Status)
-	}
-	return nil
+	return replies(req, err, "the list of topics")
 }

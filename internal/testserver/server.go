@@ -1,6 +1,11 @@
 package testserver
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
 
 // Server has the operations that every started server supports.
 type Server struct {
@@ -55,4 +60,21 @@ func given[S any](tb TB, server S, err error) S {
 		GiveUp(tb, err)
 	}
 	return server
+}
+
+// replies succeeds once a server replies to req with 200. what names the request.
+func replies(req *http.Request, err error, what string) error {
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", what, resp.Status)
+	}
+	return nil
 }
