@@ -45,7 +45,8 @@ func (e *encoder) add(buf []byte, m *postrider.Message, route *envelope.Route, t
 	}
 	// The record is written where it stays: most have a length of two bytes, from 64 to 8191.
 	at := len(buf) + lengthBytes
-	r := append(buf, 0, 0, 0, 0) // and attributes, timestamp delta
+	r := buf
+	r = append(r, 0, 0, 0, 0) // and attributes, timestamp delta
 	r = binary.AppendVarint(r, int64(n))
 	if route.Key == "" {
 		r = binary.AppendVarint(r, -1)

@@ -325,7 +325,17 @@ func TestSchemaListShowDiff(t *testing.T) {
 func TestSchemaMistakes(t *testing.T) {
 	dir := schemaFolder(t, map[string]string{"a/001.json": `{}`, "a/002.json": `{"type":7}`})
 	empty := t.TempDir()
+	torn := schemaFolder(t, map[string]string{"j/001.json": "{\n\"type\":", "p/001.proto": "syntax = \"proto3\";\nmessage A { string a = 1 }\n", "r/001.json": `{"$ref":"../_shared/x.json"}`})
 	for line, want := range map[string]string{
+		"check j --schemas " + torn:                                           "schemas " + torn + ": compile j/001.json: line 2 is not JSON: unexpected EOF",
+		"check p --schemas " + torn:                                           "schemas " + torn + ": parse p/001.proto: p/001.proto:2:26: syntax error: expecting ';'",
+		"check r --schemas " + torn:                                           "schemas " + torn + ": compile r/001.json: its reference to _shared/x.json: ",
+		"check --schemas " + torn + "/j/001.json":                             "schemas " + torn + "/j/001.json: not a folder: correct --schemas",
+		"check --schemas " + torn + " --against x":                            "schemas x: no such folder: create it, or correct --against: git:REF, registry or a folder",
+		"check --schemas " + torn + " --against git:":                         "schemas git:: no commit is named: write git:REF",
+		"check --schemas " + torn + " --against git:x":                        "schemas git:x: no repository around " + torn,
+		"register p --registry http://127.0.0.1:1 --schemas " + torn:          "schemas " + torn + ": p/001.proto:2:26: syntax error: expecting ';'",
+		"register --registry http://127.0.0.1:1 --schemas " + empty + "/none": "schemas " + empty + "/none: no such folder: create it, or correct --schemas",
 		"check":                                     "no schemas: give --schemas FOLDER",
 		"check --schemas " + empty:                  "the folder has no schema: add one as SUBJECT/001.json",
 		"check --schemas " + empty + "/none":        "no such folder: create it, or correct --schemas",
