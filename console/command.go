@@ -14,18 +14,24 @@ import (
 // command is the line for a shell that does what a page does. Words are quoted, and the flags
 // that name the outbox and the pipe follow.
 func (p *place) command(words ...string) string {
-	all := []string{"postrider"}
-	for _, w := range words {
-		all = append(all, shell.Word(w))
-	}
-	line := strings.Join(all, " ")
-	if p.outbox.Flags != "" {
-		line += " " + p.outbox.Flags
-	}
+	line := commandWith(p.outbox.Flags, words...)
 	if pipe := cmp.Or(p.pipe, p.defaultPipe()); p.pipe != "" || pipe != store.DefaultPipe {
 		line += " --pipe " + shell.Word(pipe)
 	}
 	return line
+}
+
+// consumerCommand is command for the consumers' database, which knows no pipe.
+func (p *place) consumerCommand(words ...string) string {
+	return commandWith(cmp.Or(p.outbox.ConsumerFlags, p.outbox.Flags), words...)
+}
+
+func commandWith(flags string, words ...string) string {
+	all := []string{"postrider"}
+	for _, w := range words {
+		all = append(all, shell.Word(w))
+	}
+	return strings.TrimSpace(strings.Join(all, " ") + " " + flags)
 }
 
 // matchFlags are the flags that select what a match selects.

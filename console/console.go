@@ -39,6 +39,8 @@ type Outbox struct {
 	// Flags are what a command needs to reach the outbox, such as "--relay shop". They are
 	// shown, so they must not hold a password.
 	Flags string
+	// ConsumerFlags are what a command needs to reach Consumers. "": Flags.
+	ConsumerFlags string
 }
 
 // Options are the settings of a console. nil means all defaults.

@@ -224,7 +224,7 @@ func (q *request) consumers() error {
 			body.Error = err.Error()
 		}
 	}
-	p.Body, p.Command, p.Reload = body, q.place.command("status", "--consumer", "all"), 15
+	p.Body, p.Command, p.Reload = body, q.place.consumerCommand("status", "--consumer", "all"), 15
 	return q.show("consumers", http.StatusOK, p)
 }
 

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/desk"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
@@ -20,12 +22,17 @@ import (
 )
 
 func (a *app) consoleCommand() *cobra.Command {
-	var set desk.Settings
+	var (
+		set       desk.Settings
+		consumers []string
+	)
 	cmd := &cobra.Command{
 		Use: "console", Short: "Serve pages that show an outbox and act on it",
 		Long: "Serve pages that show what is stuck, why, and the act that repairs it. The pages need no\n" +
 			"JavaScript, and each shows the command that does the same. With a file that lists relays, every\n" +
 			"outbox of the list is served.\n\n" +
+			"Consumers are shown from the outbox's own database. Where they have another one, name it with\n" +
+			"--consumers.\n\n" +
 			"On 127.0.0.1 every user of this machine has the role of --role. Any other address needs\n" +
 			"authentication: --tokens, which needs --tls-cert and --tls-key, or --proxy, for a proxy that\n" +
 			"authenticates people and names them in a header. Behind a proxy TLS is optional.\n\n" +
@@ -33,9 +40,10 @@ func (a *app) consoleCommand() *cobra.Command {
 			"journal records each read. An operator acts and sees no payload. An admin does all of this and\n" +
 			"removes pipes.",
 		Example: "  postrider console --store postgres://operator@db1/shop\n" +
-			"  postrider console --listen :9465 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem",
+			"  postrider console --listen :9465 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem\n" +
+			"  postrider console --store postgres://operator@db1/shop --consumers postgres://operator@db2/billing",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runConsole(cmd.Context(), set) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runConsole(cmd.Context(), set, consumers) },
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -44,6 +52,7 @@ func (a *app) consoleCommand() *cobra.Command {
 	fs.StringVar(&set.Tokens, "tokens", "", "file of tokens, one per line, made by the command console token")
 	fs.StringVar(&set.TLSCert, "tls-cert", "", "file with the certificate")
 	fs.StringVar(&set.TLSKey, "tls-key", "", "file with the key of the certificate")
+	fs.StringArrayVar(&consumers, "consumers", nil, "database of the consumers: a URL as for --store, or RELAY=URL for an outbox of the file's list; repeatable")
 	fs.StringSliceVar(&set.Proxies, "proxy", nil, "network of the proxy that authenticates people, such as 10.0.0.7/32")
 	fs.StringVar(&set.ProxySecretFile, "proxy-secret-file", "", "file with the secret that the proxy sends as X-Postrider-Proxy-Secret")
 	fs.StringVar(&set.ProxyUserHeader, "proxy-user-header", "X-Forwarded-User", "header in which the proxy names the user")
@@ -97,13 +106,13 @@ func (a *app) tokenCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) runConsole(ctx context.Context, set desk.Settings) error {
+func (a *app) runConsole(ctx context.Context, set desk.Settings, consumers []string) error {
 	set.Actor, set.Logger = a.actor(), a.logger()
 	d, err := desk.New(set)
 	if err != nil {
 		return err
 	}
-	outboxes, done, err := a.consoleOutboxes()
+	outboxes, done, err := a.consoleOutboxes(consumers)
 	if err != nil {
 		return err
 	}
@@ -124,8 +133,13 @@ func (a *app) runConsole(ctx context.Context, set desk.Settings) error {
 	return nil
 }
 
-// consoleOutboxes opens the outbox that is chosen, or those of the file's list.
-func (a *app) consoleOutboxes() (all []console.Outbox, done func(), err error) {
+// consoleOutboxes opens the outbox that is chosen, or those of the file's list, each with
+// the database of its consumers.
+func (a *app) consoleOutboxes(consumers []string) (all []console.Outbox, done func(), err error) {
+	apart, err := a.consumersApart(consumers)
+	if err != nil {
+		return nil, nil, err
+	}
 	var closers []func()
 	done = func() {
 		for _, c := range closers {
@@ -145,7 +159,15 @@ func (a *app) consoleOutboxes() (all []console.Outbox, done func(), err error) {
 		}
 		o := console.Outbox{Name: consoleName(one.entry, one.set.Store, len(all)), Store: st.Store, Office: st.Office}
 		o.Flags = one.consoleFlags()
-		if i, ok := open.InboxesOf(st, &one.set.Settings); ok {
+		if at, ok := apart[cmp.Or(one.entry, one.relayName)]; ok {
+			set := open.Settings{Store: at, Application: one.set.Application}
+			i, err := open.Inboxes(&set)
+			if err != nil {
+				return fmt.Errorf("consumers: %w", err)
+			}
+			closers = append(closers, i.Close)
+			o.Consumers, o.ConsumerFlags = &i.Inboxes, "--store STORE"
+		} else if i, ok := open.InboxesOf(st, &one.set.Settings); ok {
 			o.Consumers = &i
 		}
 		all = append(all, o)
@@ -187,6 +209,30 @@ func (a *app) consoleFlags() string {
 		add("schema", quoted(a.set.Schema))
 	}
 	return strings.Join(words, " ")
+}
+
+// consumersApart returns the databases of --consumers by the entry of the file's list, ""
+// without a list.
+func (a *app) consumersApart(values []string) (map[string]string, error) {
+	apart := make(map[string]string, len(values))
+	for _, v := range values {
+		entry, at := cmp.Or(a.entry, a.relayName), v
+		if a.several() && entry == "" {
+			equals := strings.Index(v, "=")
+			if equals <= 0 || strings.Contains(v[:equals], ":") {
+				return nil, exit.Usagef("--consumers names no relay: the file lists several outboxes: give RELAY=URL")
+			}
+			entry, at = v[:equals], v[equals+1:]
+			if !slices.ContainsFunc(a.relays, func(r config.Relay) bool { return r.Name == entry }) {
+				return nil, exit.Usagef("--consumers names relay %q, which the file does not list", entry)
+			}
+		}
+		if _, twice := apart[entry]; twice {
+			return nil, exit.Usagef("--consumers is given twice for one outbox")
+		}
+		apart[entry] = at
+	}
+	return apart, nil
 }
 
 // consoleName is how pages call an outbox: its entry in the file, or its database.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -168,6 +169,46 @@ func TestConsole(t *testing.T) {
 			relay.stop()
 			b.p.stop()
 		})
+	}
+}
+
+// TestConsoleOfSeveral: one console has the outboxes of a file's list, each with its consumers,
+// which may have a database of their own.
+func TestConsoleOfSeveral(t *testing.T) {
+	dir := t.TempDir()
+	shop, cash, billing := "sqlite:"+filepath.Join(dir, "shop.db"), "sqlite:"+filepath.Join(dir, "cash.db"), "sqlite:"+filepath.Join(dir, "billing.db")
+	mustCLI(t, "", "migrate", "--store", shop)
+	mustCLI(t, "", "migrate", "--store", cash)
+	openWard(t, billing)
+	file := filepath.Join(dir, "relays.yml")
+	text := fmt.Sprintf("broker: 'memory:'\nrelays:\n  - {name: shop, store: '%s'}\n  - {name: cash, store: '%s'}\n", shop, cash)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"console", "--listen", "127.0.0.1:0", "--config", file}
+	b := browse(t, launch(t, append(args, "--consumers", "shop="+billing)...))
+	if home := b.page(""); !strings.Contains(home, "o/shop/") || !strings.Contains(home, "o/cash/") {
+		t.Errorf("the outboxes are\n%s", home)
+	}
+	if page := b.page("o/shop/consumers"); !strings.Contains(page, patientConsumer) || !strings.Contains(page, "postrider status --consumer all --store STORE") {
+		t.Errorf("the consumers of shop are\n%s", page)
+	}
+	if page := b.page("o/cash/consumers"); strings.Contains(page, patientConsumer) {
+		t.Errorf("the consumers of cash are\n%s", page)
+	}
+	b.p.stop()
+	for _, wrong := range []struct{ value, says string }{
+		{billing, "--consumers names no relay: the file lists several outboxes: give RELAY=URL"},
+		{"bank=" + billing, `--consumers names relay "bank", which the file does not list`},
+		{"shop=sqlite:" + filepath.Join(dir, "none.db"), "consumers: "},
+		{"shop=memory:", "keeps no inbox"},
+	} {
+		if r := cli(t, nil, "", append(args, "--consumers", wrong.value)...); r.code == 0 || !strings.Contains(r.err, wrong.says) {
+			t.Errorf("%s: exit code %d, %s", wrong.value, r.code, r.err)
+		}
+	}
+	if r := cli(t, nil, "", append(args, "--consumers", "shop="+billing, "--consumers", "shop="+billing)...); r.code != 2 || !strings.Contains(r.err, "twice") {
+		t.Errorf("exit code %d, %s", r.code, r.err)
 	}
 }
 
