@@ -51,6 +51,9 @@ type Info struct {
 	MaxMessageBytes int           // per message; Deliver rejects larger ones, by the limit of that moment
 	DedupWindow     time.Duration // for how long the broker itself drops a repeated ID
 	Fencing         bool          // a zombie's messages are refused by the broker
+	// Held is the number of messages in a relay's memory that keeps the sink busy, where a
+	// second of its throughput is less than the relay's default; 0: the default.
+	Held int
 
 	// What a message must keep to on this broker besides, so that it can be
 	// checked before it is written.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -45,6 +46,7 @@ const stopGrace = 2 * time.Second
 func newLoop(r *Relay, bootID string) *loop {
 	cfg := r.opts.config()
 	cfg.BootID, cfg.Store, cfg.Sink = bootID, r.store.Info(), r.sink.Info()
+	cfg.MaxMessages = cmp.Or(cfg.MaxMessages, cfg.Sink.Held)
 	r.rec.start(cfg.Instance, bootID)
 	return &loop{
 		r: r, engine: core.New(cfg, seed()), ttl: r.rec.ttl, pipe: cfg.Store.Pipe, stops: newStops(r),

@@ -61,7 +61,7 @@ type Options struct {
 	Window      int
 	WindowBytes int // the same in bytes; 0: 4 MiB
 	Page        int // most messages read and delivered at once per lane; 0: 256
-	MaxMessages int // most messages in memory over all lanes; 0: 24576
+	MaxMessages int // most messages in memory over all lanes; 0: what keeps the sink busy, at most 24576
 	MaxBytes    int // the same in bytes; 0: 16 MiB
 	// ParkedKeys is the number of parked keys at which a lane
 	// pauses. 0: 1000.

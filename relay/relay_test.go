@@ -143,6 +143,53 @@ func TestReplicasShareAndHandOver(t *testing.T) {
 	})
 }
 
+// asked notes how many records its relay asks for at most.
+type asked struct {
+	store.Store
+	most atomic.Int64
+}
+
+func (a *asked) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	var n int64
+	for i := range reads {
+		n += int64(reads[i].MaxRecords)
+	}
+	a.most.Store(max(a.most.Load(), n))
+	return a.Store.Read(ctx, reads)
+}
+
+// sized is a sink that fewer messages keep busy.
+type sized struct {
+	broker.Sink
+	held int
+}
+
+func (s sized) Info() broker.Info {
+	info := s.Sink.Info()
+	info.Held = s.held
+	return info
+}
+
+// A sink that needs fewer messages in memory has no more, unless the options say so.
+//
+// Promises: G
+func TestHoldsWhatTheSinkNeeds(t *testing.T) {
+	for _, test := range []struct {
+		held, option int
+		most         int64
+	}{{2048, 0, 2048}, {2048, 8192, 8192}, {0, 0, 24576}} {
+		synctest.Test(t, func(t *testing.T) {
+			st := &asked{Store: memstore.New(nil)}
+			stop := start(t, relay.New(st, sized{membroker.New(nil).Sink(), test.held}, &relay.Options{MaxMessages: test.option}))
+			time.Sleep(time.Second)
+			stop()
+			if got := st.most.Load(); got > test.most || got < test.most/8 {
+				t.Errorf("a sink that %d messages keep busy, and the option %d: %d records asked for, want %d at most", test.held, test.option, got, test.most)
+			}
+		})
+	}
+}
+
 // The rate is the pipe's: three relays send together what one would, also after one has left.
 //
 // Promises: S

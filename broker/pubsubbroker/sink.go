@@ -85,7 +85,7 @@ func (s *Sink) Close() {
 // Info implements broker.Sink.
 func (s *Sink) Info() broker.Info {
 	return broker.Info{
-		Name: "pubsub", Takes: "topic", MaxMessageBytes: mostBytes - overhead, MaxTopicBytes: 255, TopicProblem: problem, Codec: s.codec,
+		Name: "pubsub", Takes: "topic", Held: 12_288, MaxMessageBytes: mostBytes - overhead, MaxTopicBytes: 255, TopicProblem: problem, Codec: s.codec,
 		Ping: s.Ping, Probe: s.Probe, Advise: s.Advise, Preview: s.Preview,
 	}
 }
