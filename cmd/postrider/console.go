@@ -218,11 +218,10 @@ func (a *app) consumersApart(values []string) (map[string]string, error) {
 	for _, v := range values {
 		entry, at := cmp.Or(a.entry, a.relayName), v
 		if a.several() && entry == "" {
-			equals := strings.Index(v, "=")
-			if equals <= 0 || strings.Contains(v[:equals], ":") {
+			var named bool
+			if entry, at, named = strings.Cut(v, "="); !named || entry == "" || strings.Contains(entry, ":") {
 				return nil, exit.Usagef("--consumers names no relay: the file lists several outboxes: give RELAY=URL")
 			}
-			entry, at = v[:equals], v[equals+1:]
 			if !slices.ContainsFunc(a.relays, func(r config.Relay) bool { return r.Name == entry }) {
 				return nil, exit.Usagef("--consumers names relay %q, which the file does not list", entry)
 			}
