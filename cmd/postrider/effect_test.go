@@ -32,7 +32,7 @@ func everywhere() map[string]string {
 		"audit":           "every full reason reopen",
 		"check":           "newest samples",
 		"config show":     "all",
-		"console":         "listen proxy proxy-groups-header proxy-role proxy-secret-file proxy-user-header role tls-cert tls-key tokens",
+		"console":         "consumers listen proxy proxy-groups-header proxy-role proxy-secret-file proxy-user-header role tls-cert tls-key tokens",
 		"console token":   "expires role",
 		"dead":            "consumer",
 		"dead discard":    match + act + errors,
