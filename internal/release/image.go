@@ -4,6 +4,7 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"encoding/pem"
 	"fmt"
@@ -41,7 +42,7 @@ func (v *version) writeImage(linux []program) error {
 	if err != nil {
 		return err
 	}
-	shared, err := v.layer([]entry{
+	shared, err := v.layer(append([]entry{
 		{name: "etc/", mode: 0o755, dir: true},
 		{name: "etc/passwd", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\npostrider:x:%d:%d:postrider:/:/sbin/nologin\n", user, user)},
 		{name: "etc/group", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:\npostrider:x:%d:\n", user)},
@@ -51,8 +52,7 @@ func (v *version) writeImage(linux []program) error {
 		{name: "tmp/", mode: 0o1777, dir: true},
 		{name: "usr/", mode: 0o755, dir: true},
 		{name: "usr/share/", mode: 0o755, dir: true},
-		{name: "usr/share/zoneinfo.zip", mode: 0o644, data: zones},
-	})
+	}, zones...))
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (v *version) image(p program, shared v1.Layer) (v1.Image, error) {
 		Entrypoint: []string{"/postrider"},
 		Cmd:        []string{"relay"},
 		WorkingDir: "/",
-		Env:        []string{"PATH=/", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt", "ZONEINFO=/usr/share/zoneinfo.zip"},
+		Env:        []string{"PATH=/", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"},
 		Healthcheck: &v1.HealthConfig{
 			Test: []string{"CMD", "/postrider", "health"}, Interval: 10 * time.Second, Timeout: 5 * time.Second, StartPeriod: 5 * time.Second, Retries: 3,
 		},
@@ -211,11 +211,35 @@ func roots() []byte {
 	return text.Bytes()
 }
 
-// zoneinfo returns the toolchain's time zones.
-func zoneinfo() ([]byte, error) {
+// zoneinfo returns the toolchain's time zones as files. For the variable TZ a program of Go reads files, and
+// neither an archive nor the one that ZONEINFO names.
+func zoneinfo() ([]entry, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env GOROOT: %w", err)
 	}
-	return os.ReadFile(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
+	packed, err := zip.OpenReader(filepath.Join(strings.TrimSpace(string(root)), "lib", "time", "zoneinfo.zip"))
+	if err != nil {
+		return nil, err
+	}
+	defer packed.Close()
+	const top = "usr/share/zoneinfo/"
+	entries, made := []entry{{name: top, mode: 0o755, dir: true}}, map[string]bool{}
+	for _, f := range packed.File {
+		if strings.HasSuffix(f.Name, "/") {
+			continue
+		}
+		for i, c := range f.Name {
+			if folder := f.Name[:i] + "/"; c == '/' && !made[folder] {
+				made[folder] = true
+				entries = append(entries, entry{name: top + folder, mode: 0o755, dir: true})
+			}
+		}
+		data, err := fs.ReadFile(packed, f.Name)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry{name: top + f.Name, mode: 0o644, data: data})
+	}
+	return entries, nil
 }

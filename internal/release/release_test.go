@@ -7,9 +7,12 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"io"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -311,17 +315,22 @@ func TestImage(t *testing.T) {
 	v := released(t, "v0.1.0")
 	dir, config, download := image(t, v)
 	var names []string
+	zones := 0
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			names = append(names, strings.TrimPrefix(name, dir))
+		switch inside := strings.TrimPrefix(name, dir); {
+		case err != nil || d.IsDir():
+		case strings.HasPrefix(inside, "/usr/share/zoneinfo/"):
+			zones++
+		default:
+			names = append(names, inside)
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"/etc/group", "/etc/passwd", "/etc/ssl/certs/ca-certificates.crt", "/postrider", "/usr/share/zoneinfo.zip"}; !slices.Equal(names, want) {
-		t.Errorf("files %q, want %q", names, want)
+	if want := []string{"/etc/group", "/etc/passwd", "/etc/ssl/certs/ca-certificates.crt", "/postrider"}; !slices.Equal(names, want) || zones < 400 {
+		t.Errorf("%d time zones, and the files %q, want %q", zones, names, want)
 	}
 	const most = 45 << 20
 	t.Logf("%.1f MiB to download", float64(download)/(1<<20))
@@ -332,14 +341,15 @@ func TestImage(t *testing.T) {
 		!slices.Equal(c.Healthcheck.Test, []string{"CMD", "/postrider", "health"}) || !config.Created.Equal(v.time) || c.Labels["org.opencontainers.image.revision"] != v.commit {
 		t.Errorf("settings %+v", c)
 	}
-	pem, err := os.ReadFile(filepath.Join(dir, "etc/ssl/certs/ca-certificates.crt"))
-	if err != nil || !x509.NewCertPool().AppendCertsFromPEM(pem) || bytes.Count(pem, []byte("BEGIN")) < 80 {
-		t.Errorf("certificate authorities: %d, %v", bytes.Count(pem, []byte("BEGIN")), err)
+	authorities, err := os.ReadFile(filepath.Join(dir, "etc/ssl/certs/ca-certificates.crt"))
+	if err != nil || !x509.NewCertPool().AppendCertsFromPEM(authorities) || bytes.Count(authorities, []byte("BEGIN")) < 80 {
+		t.Errorf("certificate authorities: %d, %v", bytes.Count(authorities, []byte("BEGIN")), err)
 	}
 	runImage(t, dir, config)
 }
 
-// runImage runs the image's program as a container engine would: its root, user, environment and command.
+// runImage runs the image's program as a container engine would: its root, user, environment and command. The relay
+// trusts the image's certificate authorities, here that of a collector, and logs in the time zone of the variable TZ.
 func runImage(t *testing.T, dir string, config *v1.ConfigFile) {
 	t.Helper()
 	needsRoot(t)
@@ -348,12 +358,20 @@ func runImage(t *testing.T, dir string, config *v1.ConfigFile) {
 	}
 	inside := func(argv ...string) *exec.Cmd {
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Path, cmd.Err, cmd.Dir, cmd.Env = argv[0], nil, "/", config.Config.Env
+		cmd.Path, cmd.Err, cmd.Dir, cmd.Env = argv[0], nil, "/", slices.Clone(config.Config.Env)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: dir, Credential: &syscall.Credential{Uid: user, Gid: user}}
 		return cmd
 	}
+	var exports atomic.Int64
+	collector := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { exports.Add(1) }))
+	defer collector.Close()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: collector.Certificate().Raw})
+	if err := os.WriteFile(filepath.Join(dir, "etc/ssl/certs/ca-certificates.crt"), authority, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	listen := testserver.FreeAddr(t)
 	relay := inside("/postrider", "relay", "--store", "memory:", "--broker", "memory:", "--listen", listen)
+	relay.Env = append(relay.Env, "TZ=Asia/Tokyo", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="+collector.URL, "OTEL_METRIC_EXPORT_INTERVAL=100")
 	var said bytes.Buffer
 	relay.Stderr = &said
 	if err := relay.Start(); err != nil {
@@ -365,12 +383,15 @@ func runImage(t *testing.T, dir string, config *v1.ConfigFile) {
 		return cmd.Run()
 	}
 	healthy := false
-	for end := time.Now().Add(time.Minute); !healthy && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); (!healthy || exports.Load() == 0) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		healthy = check() == nil
 	}
 	err := errors.Join(relay.Process.Signal(syscall.SIGTERM), relay.Wait())
 	if !healthy || err != nil {
 		t.Errorf("healthy %t, %v\n%s", healthy, err, &said)
+	}
+	if exports.Load() == 0 || !strings.Contains(said.String(), "+09:00 ") {
+		t.Errorf("%d exports to a collector with a certificate of the image's authority; the log must be in Tokyo's time:\n%s", exports.Load(), &said)
 	}
 	var ended *exec.ExitError
 	if err := check(); !errors.As(err, &ended) {
