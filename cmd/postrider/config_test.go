@@ -54,13 +54,18 @@ func TestConfigShow(t *testing.T) {
 
 func TestConfigValidate(t *testing.T) {
 	for text, want := range map[string]string{
-		"store: 'memory:'\nbroker: 'memory:'\n":                   "",
-		"relays:\n  - name: a\n    store: 'memory:'\n":            "",
-		"stor: 'memory:'\n":                                       "stor",
-		"lease_ttl: soon\n":                                       ":1:12: lease_ttl",
-		"relays:\n  - name: a\n    store: nowhere://db\n":         "relay a",
-		"store: 'memory:'\nbroker: nats://\n":                     "broker",
-		"retention: 24h\nstatus_every: often\nstore: 'memory:'\n": "status_every",
+		"store: 'memory:'\nbroker: 'memory:'\n":                                 "",
+		"relays:\n  - name: a\n    store: 'memory:'\n":                          "",
+		"stor: 'memory:'\n":                                                     "stor",
+		"lease_ttl: soon\n":                                                     ":1:12: lease_ttl",
+		"relays:\n  - name: a\n    store: nowhere://db\n":                       "relay a",
+		"store: 'memory:'\nbroker: nats://\n":                                   "broker",
+		"retention: 24h\nstatus_every: often\nstore: 'memory:'\n":               "status_every",
+		"store: 'memory:'\nlisten: 70000\n":                                     `listen is "70000"`,
+		"store: 'memory:'\nwindow: 10\npage: 256\n":                             "above Window 10",
+		"store: 'memory:'\nkeep_dead: 1m\n":                                     "keep-dead is 1m",
+		"store: 'memory:'\nclaim_above: 1MiB\n":                                 "claim-above needs a store on PostgreSQL",
+		"relays:\n  - name: a\n    store: 'memory:'\n    retention: for ever\n": ":2:5: relay a: retention is \"for ever\"",
 	} {
 		file := filepath.Join(t.TempDir(), "p.yml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

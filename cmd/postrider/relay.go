@@ -51,13 +51,22 @@ func (a *app) relayCommand() *cobra.Command {
 }
 
 func (a *app) runRelay(ctx context.Context) error {
-	entries, sets, err := a.unitSettings()
+	p, err := a.process()
 	if err != nil {
 		return err
+	}
+	return p.Run(ctx)
+}
+
+// process is what the command relay runs.
+func (a *app) process() (*daemon.Process, error) {
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return nil, err
 	}
 	p := &daemon.Process{Listener: a.set.listener, Logger: a.logger(), LookupEnv: a.lookupEnv, Version: buildVersion().Version}
 	for i, set := range sets {
 		p.Relays = append(p.Relays, daemon.Relay{Name: entries[i].Name, Where: entries[i].Where, Open: &set.Settings, Engine: &set.relay})
 	}
-	return p.Run(ctx)
+	return p, nil
 }

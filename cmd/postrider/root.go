@@ -158,20 +158,30 @@ func (a *app) inspectProgram() inspect.Program {
 			}
 			return entry
 		},
-		Check: func() (int, error) {
-			entries, sets, err := a.unitSettings()
-			for i, set := range sets {
-				one := *a
-				one.set, one.entry = *set, entries[i].Name
-				if err := one.checkOpens(); err != nil && one.entry != "" {
-					return 0, exit.With(exit.Usage, fmt.Errorf("%s: relay %s: %w", entries[i].Where, one.entry, err))
-				} else if err != nil {
-					return 0, exit.With(exit.Usage, err)
-				}
-			}
-			return len(sets), err
-		},
+		Check: a.checkSettings,
 	}
+}
+
+// checkSettings refuses settings with which the command relay would end, and counts the relays.
+func (a *app) checkSettings() (int, error) {
+	entries, sets, err := a.unitSettings()
+	if err != nil {
+		return 0, err
+	}
+	for i, set := range sets {
+		one := *a
+		one.set, one.entry = *set, entries[i].Name
+		if err := one.checkOpens(); err != nil && one.entry != "" {
+			return 0, exit.With(exit.Usage, fmt.Errorf("%s: relay %s: %w", entries[i].Where, one.entry, err))
+		} else if err != nil {
+			return 0, exit.With(exit.Usage, err)
+		}
+	}
+	p, err := a.process()
+	if err == nil {
+		err = p.Check()
+	}
+	return len(sets), err
 }
 
 // adoptProgram is what the command adopt needs.

@@ -229,9 +229,24 @@ func (s Source) parseValue(at place, k, v *yaml.Node, values map[string]value) e
 func syntaxError(name string, err error) error {
 	var le *yaml.LoadError
 	if errors.As(err, &le) {
-		return &Error{fmt.Sprintf("%s:%d:%d", name, le.Mark.Line, max(le.Mark.Column, 1)), "not valid YAML: " + le.Message}
+		return &Error{fmt.Sprintf("%s:%d:%d", name, le.Mark.Line, max(le.Mark.Column, 1)), "not valid YAML: " + le.Message + remedy(le.Message)}
 	}
 	return &Error{name, "not valid YAML"}
+}
+
+// remedy says how to repair the mistakes that people make in a file of settings; "" if it knows none.
+func remedy(message string) string {
+	switch {
+	case strings.Contains(message, "mapping values are not allowed"):
+		return "; quote a value with a colon in it, such as \"stdout:\", and begin settings without spaces"
+	case strings.Contains(message, "cannot start any token"):
+		return "; quote a value that begins with a sign such as %, @ or `, and indent with spaces"
+	case strings.Contains(message, "found a tab"):
+		return "; use spaces"
+	case strings.Contains(message, "unexpected end of stream"):
+		return "; a quotation mark or bracket is not closed"
+	}
+	return ""
 }
 
 func (s Source) known(key string) bool {

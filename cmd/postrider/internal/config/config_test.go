@@ -70,7 +70,10 @@ func TestErrorsNameThePlace(t *testing.T) {
 		{"twice", "store: a\nstore: b\n", ":2:1: store is set twice"},
 		{"nested", "store:\n  url: x\n", ":2:3: store must be a single value"},
 		{"list", "- a\n", ":1:1: must be a list of `setting: value` lines"},
-		{"syntax", "store: \"a\nlisten: b: c\n", ":3:1: not valid YAML: found unexpected end of stream"},
+		{"syntax", "store: \"a\nlisten: b: c\n", ":3:1: not valid YAML: found unexpected end of stream; a quotation mark or bracket is not closed"},
+		{"colon", "store: memory:\n", `:1:14: not valid YAML: mapping values are not allowed in this context; quote a value with a colon in it, such as "stdout:", and begin settings without spaces`},
+		{"tab", "store: x\n\tpage: 1\n", ":2:1: not valid YAML: found a tab character that violates indentation; use spaces"},
+		{"sign", "store: @x\n", ":1:8: not valid YAML: found character that cannot start any token; quote a value that begins with a sign such as %, @ or `, and indent with spaces"},
 		{"not a setting", "limit: 3\n", ":1:1: unknown setting \"limit\": `postrider relay --help` lists them"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -46,6 +46,40 @@ type Listener struct {
 	StatusEvery time.Duration
 }
 
+// Check returns the first mistake in the settings of the process and its relays. It opens nothing.
+func (p *Process) Check() error {
+	if err := p.Listener.check(); err != nil {
+		return err
+	}
+	for _, r := range p.Relays {
+		if err := r.check(); err != nil {
+			return r.named(err)
+		}
+	}
+	return nil
+}
+
+// check refuses settings with which openUnit fails.
+func (r Relay) check() error {
+	if _, err := r.Engine.options(); err != nil {
+		return err
+	}
+	keeps, err := r.Engine.keeper.relayOptions(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	_, err = r.Engine.claims(r.Open, keeps)
+	return err
+}
+
+// named says which entry of the file an error is about.
+func (r Relay) named(err error) error {
+	if r.Name == "" {
+		return err
+	}
+	return fmt.Errorf("%s: relay %s: %w", r.Where, r.Name, err)
+}
+
 // Run carries until ctx ends, or until no relay of the process can work.
 func (p *Process) Run(ctx context.Context) error {
 	if err := p.Listener.check(); err != nil {

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync/atomic"
@@ -88,10 +87,7 @@ func (p *Process) openUnits(export *telemetry.Export) (units []*unit, err error)
 		r.Open.Pools = shared
 		u, err := p.openUnit(r, keeps, export)
 		if err != nil {
-			if r.Name != "" {
-				err = fmt.Errorf("%s: relay %s: %w", r.Where, r.Name, err)
-			}
-			return units, err
+			return units, r.named(err)
 		}
 		units = append(units, u)
 	}

@@ -132,11 +132,16 @@ func shownValue(value string) string {
 	return value
 }
 
-// validateConfig checks what load has not: the settings of other commands, and what store and
-// broker are made of.
+// validateConfig checks what load has not: the settings of other commands, what the relay makes of
+// its own, and what store and broker are made of.
 func (a Program) validateConfig(cmd *cobra.Command) error {
-	if err := a.Source(cmd).Apply(everySetting(cmd.Root())); err != nil {
-		return err
+	src := a.Source(cmd)
+	for _, c := range append(cmd.Root().Commands(), cmd.Root()) { // two commands may have a flag of one name
+		for _, fs := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			if err := src.Apply(fs); err != nil {
+				return err
+			}
+		}
 	}
 	relays, err := a.Check()
 	if err != nil {

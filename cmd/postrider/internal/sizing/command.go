@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 	"github.com/postrider/postrider/inbox"
 )
 
@@ -53,7 +54,7 @@ func Command(print func(answer any, text func(w *tabwriter.Writer)) error) *cobr
 // unused refuses what would be ignored. It runs before settings are read from a file.
 func unused(cmd *cobra.Command, args []string) (err error) {
 	if len(args) > 0 {
-		return exit.Usagef("size takes flags only (got %d arguments)", len(args))
+		return exit.Usagef("size takes flags only, not %s", redact.Word(args[0]))
 	}
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) {
 		if err == nil && f.Changed && !slices.Contains([]string{"output", "config", "log-level", "log-format"}, f.Name) {
@@ -85,8 +86,13 @@ func (w Workload) check() error {
 		}
 	}
 	const most = 10 * 365 * 24 * time.Hour
-	if w.Retention < 0 || w.Retention > most || w.Horizon < 0 || w.Horizon > most {
-		return exit.Usagef("retention is %v and horizon %v: use 0s to %v", w.Retention, w.Horizon, most)
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"retention", w.Retention}, {"horizon", w.Horizon}} {
+		if f.value < 0 || f.value > most {
+			return exit.Usagef("%s is %v: use 0s to %v", f.name, f.value, most)
+		}
 	}
 	return nil
 }

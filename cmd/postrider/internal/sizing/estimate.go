@@ -164,7 +164,7 @@ func (w Workload) wal(row float64) float64 {
 
 func (w Workload) advice(e Estimate) (lines []string) {
 	if e.Outbox > 20<<30 {
-		lines = append(lines, "partitions: settled rows then go by dropped tables, with nothing to vacuum: postrider migrate --partition")
+		lines = append(lines, "partitions: settled rows are removed by dropping tables, which leaves nothing to vacuum: postrider migrate --partition")
 	}
 	if w.Lanes < 4*w.Relays {
 		lines = append(lines, fmt.Sprintf("lanes: take at least four times the relays: postrider migrate --lanes %d", 4*w.Relays))

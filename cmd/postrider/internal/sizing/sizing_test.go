@@ -2,6 +2,7 @@ package sizing
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -173,12 +174,21 @@ func TestEstimateGrowsWithTheWorkload(t *testing.T) {
 		}
 		last = e.Rows
 	}
-	for _, args := range [][]string{{}, {"--rate", "1"}, {"--rate", "-1", "--bytes", "1"}, {"--rate", "NaN", "--bytes", "1"}, {"--rate", "1", "--bytes", "1", "--lanes", "0"}, {"--rate", "1", "--bytes", "1", "more"}} {
+	for args, want := range map[string]string{
+		"":                                   "rate is 0",
+		"--rate 1":                           "bytes is 0",
+		"--rate -1 --bytes 1":                "rate is -1",
+		"--rate NaN --bytes 1":               "rate is NaN",
+		"--rate 1 --bytes 1 --lanes 0":       "lanes is 0",
+		"--rate 1 --bytes 1 more":            `flags only, not "more"`,
+		"--rate 1 --bytes 1 --retention=-1h": "retention is -1h0m0s: use 0s to 87600h0m0s",
+		"--rate 1 --bytes 1 --horizon=-1h":   "horizon is -1h0m0s: use 0s to 87600h0m0s",
+	} {
 		cmd := Command(func(any, func(*tabwriter.Writer)) error { return nil })
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(args)
-		if err := cmd.Execute(); err == nil {
-			t.Errorf("size %v is accepted", args)
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("size %s: %v, want %s", args, err, want)
 		}
 	}
 }
