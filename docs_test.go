@@ -314,7 +314,8 @@ func TestReferenceHeaders(t *testing.T) {
 	reference(t, "headers.md", text.String())
 }
 
-// TestChoosingNamesWhatRuns: every example of docs/choosing.md is a program or a test that is there.
+// TestChoosingNamesWhatRuns: every example of docs/choosing.md is a program or a test that is there, and each
+// pattern has one.
 func TestChoosingNamesWhatRuns(t *testing.T) {
 	_, exist := promised(t)
 	found := 0
@@ -326,5 +327,38 @@ func TestChoosingNamesWhatRuns(t *testing.T) {
 	}
 	if found < 6 {
 		t.Errorf("docs/choosing.md has %d examples", found)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\| (.*?) \|.* – \|$`).FindAllStringSubmatch(read(t, "docs/choosing.md"), -1) {
+		t.Errorf("docs/choosing.md: %s has no example", m[1])
+	}
+}
+
+// TestComparisonNamesTheVersionsThatRun: the comparison and the guides name the versions of bench/peers, which
+// runs them, and their links lead to the source of these versions.
+func TestComparisonNamesTheVersionsThatRun(t *testing.T) {
+	versions := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\tgithub\.com/\w+/(watermill|watermill-sql|watermill-kafka|river)(?:/v\d+)? v([\d.]+)$`).FindAllStringSubmatch(read(t, "bench/peers/go.mod"), -1) {
+		versions[m[1]] = m[2]
+	}
+	if len(versions) != 4 {
+		t.Fatalf("bench/peers requires %v", versions)
+	}
+	named := map[string]int{}
+	for _, page := range []string{"docs/comparison.md", "docs/guides/watermill.md", "docs/guides/river.md"} {
+		text := read(t, page)
+		for _, pattern := range []string{`\b(watermill|watermill-sql|watermill-kafka|river)(?: \|)? (\d+\.\d+\.\d+)`, `/(watermill|watermill-sql|river)/blob/v([\d.]+)/`} {
+			for _, m := range regexp.MustCompile("(?i)"+pattern).FindAllStringSubmatch(text, -1) {
+				name := strings.ToLower(m[1])
+				named[name]++
+				if m[2] != versions[name] {
+					t.Errorf("%s: %q; bench/peers runs %s %s", page, m[0], name, versions[name])
+				}
+			}
+		}
+	}
+	for name := range versions {
+		if named[name] == 0 {
+			t.Errorf("no page names the version of %s", name)
+		}
 	}
 }
