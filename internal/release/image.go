@@ -211,8 +211,8 @@ func roots() []byte {
 	return text.Bytes()
 }
 
-// zoneinfo returns the toolchain's time zones as files. For the variable TZ a program of Go reads files, and
-// neither an archive nor the one that ZONEINFO names.
+// zoneinfo returns the toolchain's time zones as files. For the variable TZ a program of Go reads files only:
+// it ignores ZONEINFO, and archives.
 func zoneinfo() ([]entry, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {

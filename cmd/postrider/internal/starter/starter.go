@@ -41,7 +41,7 @@ func Command(p Program) *cobra.Command {
 		Use:   "init [FILE]",
 		Short: "Write a commented file with every setting",
 		Long: "Write a YAML file with every setting, its meaning and its default (" + config.DefaultFile + " unless\n" +
-			"another name is given). What is given as a flag is in force there; the rest is commented out.\n" +
+			"another name is given). A setting given as a flag is in force there; the others are commented out.\n" +
 			"A file that exists is kept. Only its owner can read the new file: it may hold a password.",
 		Example: "  postrider init --store postgres://app@localhost/shop --broker nats://localhost:4222\n" +
 			"  postrider init --json-schema > postrider.schema.json   # for editors",
