@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -122,6 +123,9 @@ func (v *version) writeArchive(p program, h helps) error {
 		if err != nil {
 			return err
 		}
+		if paper == "README.md" {
+			data = v.linked(data)
+		}
 		all = append(all, entry{name: paper, mode: 0o644, data: data})
 	}
 	for _, help := range h.names() {
@@ -142,6 +146,14 @@ func (v *version) writeArchive(p program, h helps) error {
 		return err
 	}
 	return os.WriteFile(v.path(name+".tar.gz"), packed, 0o644)
+}
+
+// pathLink is a link of Markdown to a file of the tree.
+var pathLink = regexp.MustCompile(`\]\(([^)#:]+(?:#[^)]*)?)\)`)
+
+// linked lets a page's links lead to the source of this version: the archive does not have the other files.
+func (v *version) linked(page []byte) []byte {
+	return pathLink.ReplaceAll(page, []byte("]("+project+"/blob/"+v.name+"/$1)"))
 }
 
 func (v *version) zip(to io.Writer, entries []entry) error {

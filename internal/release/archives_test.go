@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -22,6 +23,15 @@ func TestArchive(t *testing.T) {
 	for _, want := range []string{"./postrider\n", "./LICENSE\n", "./README.md\n", "./man/postrider.1\n", "./man/postrider-relay.1\n", "./completions/postrider.bash\n", "./completions/_postrider\n", "./completions/postrider.fish\n"} {
 		if !strings.Contains(listed, want) {
 			t.Errorf("%s is missing:\n%s", want, listed)
+		}
+	}
+	readme, err := os.ReadFile(filepath.Join(dir, name, "README.md"))
+	if err != nil || !strings.Contains(string(readme), "](https://github.com/postrider/postrider/blob/v0.1.0/docs/brokers.md#routes-and-wire-formats)") || !strings.Contains(string(readme), "](#brokers)") {
+		t.Errorf("the links of README.md must lead to its sections and to the source: %v", err)
+	}
+	for _, m := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(string(readme), -1) {
+		if !strings.HasPrefix(m[1], "#") && !strings.HasPrefix(m[1], "https://") {
+			t.Errorf("README.md: %s is not in the archive", m[1])
 		}
 	}
 	page, err := os.ReadFile(filepath.Join(dir, name, "man", "postrider.1"))
