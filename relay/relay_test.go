@@ -170,7 +170,7 @@ func (s sized) Info() broker.Info {
 	return info
 }
 
-// A sink that needs fewer messages in memory has no more, unless the options say so.
+// A relay holds as many messages as its sink needs, unless the options name a number.
 //
 // Promises: G
 func TestHoldsWhatTheSinkNeeds(t *testing.T) {

@@ -159,7 +159,9 @@ func (a *app) consoleOutboxes(consumers []string) (all []console.Outbox, done fu
 		}
 		o := console.Outbox{Name: consoleName(one.entry, one.set.Store, len(all)), Store: st.Store, Office: st.Office}
 		o.Flags = one.consoleFlags()
-		if at, ok := apart[cmp.Or(one.entry, one.relayName)]; ok {
+		entry := cmp.Or(one.entry, one.relayName)
+		if at, ok := apart[entry]; ok {
+			delete(apart, entry)
 			set := open.Settings{Store: at, Application: one.set.Application}
 			i, err := open.Inboxes(&set)
 			if err != nil {
@@ -175,6 +177,11 @@ func (a *app) consoleOutboxes(consumers []string) (all []console.Outbox, done fu
 	})
 	if err == nil && len(failed) > 0 {
 		err = failed[0]
+	}
+	for entry := range apart { // entries of one outbox are served once
+		if err == nil {
+			err = exit.Usagef("--consumers names relay %q, whose outbox the console serves under another relay of the file: name the first one with its store", entry)
+		}
 	}
 	if err != nil {
 		done()

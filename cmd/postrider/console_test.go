@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -181,7 +182,7 @@ func TestConsoleOfSeveral(t *testing.T) {
 	mustCLI(t, "", "migrate", "--store", cash)
 	openWard(t, billing)
 	file := filepath.Join(dir, "relays.yml")
-	text := fmt.Sprintf("broker: 'memory:'\nrelays:\n  - {name: shop, store: '%s'}\n  - {name: cash, store: '%s'}\n", shop, cash)
+	text := fmt.Sprintf("broker: 'memory:'\nrelays:\n  - {name: shop, store: '%s'}\n  - {name: cash, store: '%s'}\n  - {name: more, store: '%s', pipe: more}\n", shop, cash, cash)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +198,15 @@ func TestConsoleOfSeveral(t *testing.T) {
 		t.Errorf("the consumers of cash are\n%s", page)
 	}
 	b.p.stop()
+	taken, err := net.Listen("tcp", "127.0.0.1:0") // a console that accepts what is wrong ends here
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	args[2] = taken.Addr().String()
 	for _, wrong := range []struct{ value, says string }{
 		{billing, "--consumers names no relay: the file lists several outboxes: give RELAY=URL"},
+		{"more=" + billing, `--consumers names relay "more", whose outbox the console serves under another relay`},
 		{"bank=" + billing, `--consumers names relay "bank", which the file does not list`},
 		{"shop=sqlite:" + filepath.Join(dir, "none.db"), "consumers: "},
 		{"shop=memory:", "keeps no inbox"},

@@ -14,8 +14,8 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// What is older than its grain lets it be is removed when a point is kept, the first of each
-// quarter of an hour stays longest, blocked keys are counted, and nothing reads the whole table.
+// Keep removes the points that are too old for their grain; the first of each quarter of an hour
+// stays longest. It counts blocked keys, and no statement reads the whole table.
 func TestPointsThin(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		pool := newOutbox(t, server, 2)

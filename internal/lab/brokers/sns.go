@@ -13,7 +13,7 @@ import (
 )
 
 // SNS describes FIFO topics, each with a FIFO queue of its name behind it. client is of
-// the queues. What it describes has no consumers.
+// the queues. The description has no consumers.
 func SNS(client *sqs.Client, topics *Topics) *Broker {
 	q := SQS(client)
 	return &Broker{

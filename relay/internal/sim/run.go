@@ -86,6 +86,13 @@ func (c *Coverage) Add(o Coverage) {
 // Missing names the counts that are below what per thousand seeds must have
 // been seen, so that a change of the plans cannot quietly remove a fault.
 func (c Coverage) Missing() []string {
+	// Chance moves the counts of few seeds: 2,000 with the log have 65 brakes on average, and had 44 once.
+	rare := func(want int) int {
+		if c.Seeds < 20_000 {
+			return want / 2
+		}
+		return want
+	}
 	var missing []string
 	for _, m := range []struct {
 		name      string
@@ -113,7 +120,7 @@ func (c Coverage) Missing() []string {
 		{"nodes ended by a message", c.Deaths, 200},
 		{"drains", c.Drains, 100},
 		{"failovers between an ack and its settlement", c.FailoversUnsettled, 20},
-		{"brakes", c.Brakes, 12}, // 33 on average with the log: 2,000 seeds had 44 once
+		{"brakes", c.Brakes, rare(25)},
 		{"lanes at the cap of parked keys", c.Pauses, 100},
 		{"lapses between an ack and its settlement", c.LapsesUnsettled, 20},
 		{"runs without an incident", c.Faultless, 150},

@@ -69,13 +69,16 @@ func TestShareLimits(t *testing.T) {
 		100: {PollMax: 500 * time.Millisecond, LeaseTTL: 10 * time.Second, MaxBytes: 2 << 20, MaxMessages: 2048},
 	} {
 		o := relay.Options{PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL}
-		shareLimits(&o, relays)
+		shareLimits(&o, relays, 0)
 		if o.PollMax != want.PollMax || o.LeaseTTL != want.LeaseTTL || o.MaxBytes != want.MaxBytes || o.MaxMessages != want.MaxMessages {
 			t.Errorf("%d relays: %v, %v, %d bytes, %d messages", relays, o.PollMax, o.LeaseTTL, o.MaxBytes, o.MaxMessages)
 		}
 	}
 	o := relay.Options{PollMax: time.Second, LeaseTTL: time.Second}
-	if shareLimits(&o, 50); o.PollMax != time.Second || o.LeaseTTL != time.Second {
+	if shareLimits(&o, 5, 9000); o.MaxMessages != 9000 {
+		t.Errorf("of 5 relays one holds %d messages, more than keep its sink busy", o.MaxMessages)
+	}
+	if shareLimits(&o, 50, 0); o.PollMax != time.Second || o.LeaseTTL != time.Second {
 		t.Errorf("what somebody chose became %v and %v", o.PollMax, o.LeaseTTL)
 	}
 }

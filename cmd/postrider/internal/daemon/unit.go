@@ -53,11 +53,14 @@ const (
 )
 
 // shareLimits gives a relay its part of what the process may hold, and of how
-// often it may ask databases that have nothing for it.
-func shareLimits(o *relay.Options, relays int) {
+// often it may ask databases that have nothing for it. held keeps its sink busy; 0: unknown.
+func shareLimits(o *relay.Options, relays, held int) {
 	if relays > 4 { // four have the defaults
 		o.MaxBytes = max(allBytes/relays, leastBytes)
 		o.MaxMessages = max(allMessages/relays, leastMessages)
+		if held > 0 {
+			o.MaxMessages = min(o.MaxMessages, held)
+		}
 	}
 	if relays <= fullSpeed {
 		return
@@ -108,7 +111,6 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	if err != nil {
 		return nil, err
 	}
-	shareLimits(opts, relays)
 	set.MakePipe, set.Wake = r.Engine.makePipe, r.Engine.wake
 	set.Application = "postrider-relay/" + opts.Instance
 	u := &unit{name: r.Name, outbox: set.Store + " " + set.Schema, log: p.Logger}
@@ -151,6 +153,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 		st.Close()
 		return nil, err
 	}
+	shareLimits(opts, relays, sink.Info().Held)
 	u.sink, u.quiet = sink.Sink, sink.AdviceIsLoud
 	u.store, u.close, u.watch = st, func() { sink.Close(); st.Close() }, sink.Watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}

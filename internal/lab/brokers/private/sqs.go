@@ -60,7 +60,7 @@ func simpleQueues(addr string) *sqs.Client {
 }
 
 // LaunchSNS starts a server with topics and the queues behind them, which writes its
-// messages. What it describes has no consumers.
+// messages. The description has no consumers.
 func LaunchSNS(ctx context.Context) (*brokers.Broker, error) {
 	s, err := testserver.LaunchFauxqs(ctx, "")
 	if err != nil {

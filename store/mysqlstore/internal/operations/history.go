@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/postrider/postrider/store/internal/points"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -90,7 +91,7 @@ func (s History) thin(ctx context.Context, now int64) (there bool, err error) {
 const (
 	thinPoints  = `DELETE FROM postrider_sample WHERE pipe = ? AND grain = ? AND at < ?`
 	aheadPoints = `DELETE FROM postrider_sample WHERE pipe = ? AND at > ? AND at <= ?`
-	listPoints  = "SELECT at, drawn, delivered, pending, capped, `lag`, dead, blocked, relays FROM postrider_sample WHERE pipe = ? AND at BETWEEN ? AND " + db.Now + " + ? AND grain >= ? ORDER BY at"
+	listPoints  = `SELECT ` + points.Columns + ` FROM postrider_sample WHERE pipe = ? AND at BETWEEN ? AND ` + db.Now + ` + ? AND grain >= ? ORDER BY at`
 )
 
 // Points implements ops.Historian.
@@ -100,16 +101,6 @@ func (s History) Points(ctx context.Context, since time.Time, every time.Duratio
 	if err != nil {
 		return nil, s.Wrap(reading, err)
 	}
-	defer rows.Close()
-	var all []ops.Point
-	for rows.Next() {
-		var p ops.Point
-		var at, lag int64
-		if err := rows.Scan(&at, &p.Drawn, &p.Delivered, &p.Pending, &p.Capped, &lag, &p.Dead, &p.Blocked, &p.Relays); err != nil {
-			return nil, s.Wrap(reading, err)
-		}
-		p.At, p.Lag = time.UnixMicro(at).UTC(), time.Duration(lag)*time.Microsecond
-		all = append(all, p)
-	}
-	return all, s.Wrap(reading, rows.Err())
+	all, err := points.Read(rows)
+	return all, s.Wrap(reading, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/postrider/postrider/store/internal/points"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 )
@@ -63,21 +64,11 @@ WHERE true ON CONFLICT (pipe, at) DO NOTHING`, s.Pipe, at, int64(grain.Seconds()
 // Points implements ops.Historian.
 func (s *History) Points(ctx context.Context, since time.Time, every time.Duration) ([]ops.Point, error) {
 	const reading = "read the history"
-	rows, err := s.DB.QueryContext(ctx, `SELECT at, drawn, delivered, pending, capped, lag, dead, blocked, relays FROM postrider_sample
+	rows, err := s.DB.QueryContext(ctx, `SELECT `+points.Columns+` FROM postrider_sample
 WHERE pipe = ? AND at BETWEEN ? AND ? AND grain >= ? ORDER BY at`, s.Pipe, db.Micros(since), db.Micros(s.Now().Add(ops.PointSlot)), int64(every.Seconds()))
 	if err != nil {
 		return nil, s.Wrap(reading, err)
 	}
-	defer rows.Close()
-	var all []ops.Point
-	for rows.Next() {
-		var p ops.Point
-		var at, lag int64
-		if err := rows.Scan(&at, &p.Drawn, &p.Delivered, &p.Pending, &p.Capped, &lag, &p.Dead, &p.Blocked, &p.Relays); err != nil {
-			return nil, s.Wrap(reading, err)
-		}
-		p.At, p.Lag = time.UnixMicro(at).UTC(), time.Duration(lag)*time.Microsecond
-		all = append(all, p)
-	}
-	return all, s.Wrap(reading, rows.Err())
+	all, err := points.Read(rows)
+	return all, s.Wrap(reading, err)
 }
