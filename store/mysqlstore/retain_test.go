@@ -84,7 +84,7 @@ func TestRetentionCountsFromTheSettlement(t *testing.T) {
 		o := newOwner(t, db, "a")
 		o.put("", "a", "b", "c")
 		o.step()
-		o.exec(`DELETE FROM postrider_settled`)
+		o.exec(`DELETE FROM postrider_times`)
 		o.lease() // takes a sample
 		o.put("", "d")
 		o.step()
@@ -92,7 +92,7 @@ func TestRetentionCountsFromTheSettlement(t *testing.T) {
 		if n := o.prune(hour); n != 0 {
 			t.Errorf("%d rows are removed that were settled just now", n)
 		}
-		o.exec(`UPDATE postrider_settled SET at = at - 7200000000`)
+		o.exec(`UPDATE postrider_times SET at = at - 7200000000`)
 		if n := o.prune(hour); n != 3 {
 			t.Errorf("%d rows are removed, want those of the sample", n)
 		}

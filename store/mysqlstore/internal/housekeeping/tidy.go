@@ -31,7 +31,7 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	}{
 		{"act", `done_at < ` + db.Now + ` - ? ORDER BY id`, req.Acts},
 		{"journal", `at < ` + db.Now + ` - ? ORDER BY id`, max(req.Journal, actsKept)},
-		{"settled", `at < ` + db.Now + ` - ? ORDER BY pipe, at`, samplesKept},
+		{"times", `at < ` + db.Now + ` - ? ORDER BY pipe, at`, samplesKept},
 	} {
 		for {
 			var n int64
