@@ -112,6 +112,37 @@ func TestRetentionCountsFromTheSettlement(t *testing.T) {
 	})
 }
 
+// Retention takes the rows that it removes by their numbers: it does not meet a row that a writer
+// has just inserted, which is locked, and where a server keeps snapshots apart ends the transaction.
+func TestRetentionWaitsForNoWriter(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 1)
+		o := newOwner(t, db, "a")
+		for i := range 60 {
+			o.put("k", fmt.Sprint(i))
+		}
+		o.page = 100
+		o.step()
+		var name string
+		if err := db.QueryRowContext(t.Context(), `SELECT DATABASE()`).Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := pool(t, server.DatabaseURL(name)).BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, type) VALUES ('t', 'k', 'late')"); err != nil {
+			t.Fatal(err)
+		}
+		db.SetMaxOpenConns(1)
+		o.exec(`SET SESSION innodb_lock_wait_timeout = 1`)
+		if n := o.prune(ops.PruneRequest{}); n != 60 {
+			t.Errorf("%d rows are removed, want 60", n)
+		}
+	})
+}
+
 // Sixteen writers, two relays, retention, pauses and new pipes beside each other: no error
 // reaches anybody, and each message is read once and in turn.
 //
