@@ -192,11 +192,13 @@ type castEnv struct {
 }
 
 func (e *castEnv) Store() store.Store { return New(e.relay, &Options{MakePipe: true}) }
+
 func (e *castEnv) Office() *ops.Office {
 	office := New(e.admin, &Options{MakePipe: true}).Office()
 	office.Retention = e.Store().(*Store).Office().Retention // a relay's: nobody else may delete rows
 	return office
 }
+
 func (e *castEnv) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.writer.BeginTx(ctx, nil)
 	return writer{tx}, err
