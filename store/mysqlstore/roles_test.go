@@ -195,7 +195,7 @@ func (e *castEnv) Store() store.Store { return New(e.relay, &Options{MakePipe: t
 
 func (e *castEnv) Office() *ops.Office {
 	office := New(e.admin, &Options{MakePipe: true}).Office()
-	office.Retention = e.Store().(*Store).Office().Retention // a relay's: nobody else may delete rows
+	office.Retention = New(e.relay, &Options{MakePipe: true}).Office().Retention // a relay's: nobody else may delete rows
 	return office
 }
 
