@@ -72,6 +72,10 @@ func TestTimesStayWithTheirMessages(t *testing.T) {
 				}
 			}
 		}
+		o.exec(`UPDATE postrider_times SET at = at - 401 * 86400000000`)
+		if done, err := o.s.Office().Retention.Tidy(t.Context(), ops.TidyRequest{}); err != nil || done["times"] != 1 {
+			t.Errorf("tidying removes %v, want the first row, which dates nothing; error %v", done, err)
+		}
 		before := o.count(`SELECT sent_at FROM postrider_messages WHERE pipe = 'main' AND type = 'b'`)
 		if n := o.prune(ops.PruneRequest{}); n != 1 {
 			t.Errorf("%d rows removed, want a", n)

@@ -341,9 +341,8 @@ func (p *pruning) removed(lane store.Lane, n, bytes int64) {
 // end ends a batch in its transaction: times that neither a message nor a later sweep needs go,
 // and a person's prune has an entry in the journal.
 func (p *pruning) end(ctx context.Context) error {
-	first := int64(math.MaxInt64)
-	err := p.q.QueryRowContext(ctx, `SELECT seq FROM postrider_outbox ORDER BY seq LIMIT 1`).Scan(&first)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	first, err := firstRow(ctx, p.q)
+	if err != nil {
 		return err
 	}
 	for _, pipe := range p.pipes {
