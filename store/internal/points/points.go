@@ -4,7 +4,6 @@ package points
 
 import (
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/postrider/postrider/store/ops"
@@ -13,9 +12,14 @@ import (
 // Columns are those that Read scans, of a table whose names need no quotes but lag.
 const Columns = "at, drawn, delivered, pending, capped, `lag`, dead, blocked, relays"
 
-// Read returns the points of rows, whose columns are Columns, and closes rows.
-func Read(rows *sql.Rows) (all []ops.Point, err error) {
-	defer func() { err = errors.Join(err, rows.Close()) }()
+// Read returns the points that a query for Columns answered with. It takes what the query
+// returned, and closes rows.
+func Read(rows *sql.Rows, err error) ([]ops.Point, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []ops.Point
 	for rows.Next() {
 		var p ops.Point
 		var at, lag int64

@@ -96,11 +96,6 @@ const (
 
 // Points implements ops.Historian.
 func (s History) Points(ctx context.Context, since time.Time, every time.Duration) ([]ops.Point, error) {
-	const reading = "read the history"
-	rows, err := s.DB.QueryContext(ctx, listPoints, s.Pipe, since.UnixMicro(), ops.PointSlot.Microseconds(), int64(every.Seconds()))
-	if err != nil {
-		return nil, s.Wrap(reading, err)
-	}
-	all, err := points.Read(rows)
-	return all, s.Wrap(reading, err)
+	all, err := points.Read(s.DB.QueryContext(ctx, listPoints, s.Pipe, since.UnixMicro(), ops.PointSlot.Microseconds(), int64(every.Seconds()))) //nolint:rowserrcheck // Read checks it
+	return all, s.Wrap("read the history", err)
 }

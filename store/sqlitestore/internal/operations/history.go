@@ -63,12 +63,7 @@ WHERE true ON CONFLICT (pipe, at) DO NOTHING`, s.Pipe, at, int64(grain.Seconds()
 
 // Points implements ops.Historian.
 func (s *History) Points(ctx context.Context, since time.Time, every time.Duration) ([]ops.Point, error) {
-	const reading = "read the history"
-	rows, err := s.DB.QueryContext(ctx, `SELECT `+points.Columns+` FROM postrider_sample
-WHERE pipe = ? AND at BETWEEN ? AND ? AND grain >= ? ORDER BY at`, s.Pipe, db.Micros(since), db.Micros(s.Now().Add(ops.PointSlot)), int64(every.Seconds()))
-	if err != nil {
-		return nil, s.Wrap(reading, err)
-	}
-	all, err := points.Read(rows)
-	return all, s.Wrap(reading, err)
+	const list = `SELECT ` + points.Columns + ` FROM postrider_sample WHERE pipe = ? AND at BETWEEN ? AND ? AND grain >= ? ORDER BY at`
+	all, err := points.Read(s.DB.QueryContext(ctx, list, s.Pipe, db.Micros(since), db.Micros(s.Now().Add(ops.PointSlot)), int64(every.Seconds()))) //nolint:rowserrcheck // Read checks it
+	return all, s.Wrap("read the history", err)
 }
