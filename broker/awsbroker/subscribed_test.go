@@ -1,6 +1,7 @@
 package awsbroker_test
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"net/http"
@@ -227,5 +228,29 @@ func TestSubscriptionsOfATopic(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQuestionCutOff: a call that ends while the service is asked for subscriptions
+// publishes nothing, and tells nothing about the service.
+func TestQuestionCutOff(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	hold := make(chan struct{})
+	sink, actions := late(t, func(url.Values) (int, string) { cancel(); <-hold; return 200, subscriptions("") })
+	b := broker.Batch{Messages: []postrider.Message{message(1, "a", "a1"), message(2, "a", "a2"), message(3, "b", "b1")}}
+	outages(t, sink.Deliver(ctx, b), "TOPIC_MISSING", "orders.fifo", "")
+	errs := sink.Deliver(ctx, b)
+	for i, err := range errs {
+		if e := broker.Classify(err); e.Class != broker.ClassUnknown {
+			t.Errorf("message %d: class %v: %v", i, e.Class, e)
+		}
+	}
+	if errs == nil {
+		t.Error("the messages were accepted")
+	}
+	close(hold)
+	if all := actions(); slices.Contains(all[1:], "PublishBatch") {
+		t.Errorf("requests %v", all)
 	}
 }

@@ -312,10 +312,14 @@ func once() gax.CallOption { return gax.WithRetry(func() gax.Retryer { return ni
 
 // publish sends one request unless it is late for that, or nobody would get the messages.
 func (d *delivery) publish(r *request) error {
-	if err := d.s.ready(d.ctx, r.topic); err != nil {
-		return err
+	err := d.late()
+	if err == nil {
+		err = d.s.ready(d.ctx, r.topic)
 	}
-	if err := d.late(); err != nil {
+	if err == nil {
+		err = d.late() // ready may have asked
+	}
+	if err != nil {
 		return err
 	}
 	return d.s.publish(d.ctx, r)

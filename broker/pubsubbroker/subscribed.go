@@ -40,6 +40,8 @@ func (s *Sink) ready(ctx context.Context, name string) error {
 		switch e := broker.Classify(err); {
 		case e == nil || e.Code == codeAccess:
 			return nil
+		case ctx.Err() != nil: // the end of the call is no answer, and no outage
+			return ctx.Err()
 		case e.Code == codeUnheard:
 			return broker.Outage(fmt.Errorf("topic %q of project %s was missing and has no subscription yet; %s; create one: %s; to publish without a subscription, restart the relays", name, s.opts.Project, lost, s.subscribe(name)), codeUnheard, name)
 		}

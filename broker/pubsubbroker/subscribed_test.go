@@ -1,6 +1,7 @@
 package pubsubbroker_test
 
 import (
+	"context"
 	"crypto/rand"
 	"slices"
 	"strings"
@@ -180,5 +181,29 @@ func TestSubscriptionsOfATopic(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQuestionCutOff: a call that ends while the service is asked for subscriptions
+// publishes nothing, and tells nothing about the service.
+func TestQuestionCutOff(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	hold := make(chan struct{})
+	published, asked := &answers{}, &answers{say: func(any) error { cancel(); <-hold; return nil }}
+	s := fake(t, pstest.ServerReactorOption{FuncName: "Publish", Reactor: published}, pstest.ServerReactorOption{FuncName: "ListTopicSubscriptions", Reactor: asked})
+	sink := open(t, s.addr, nil)
+	b := broker.Batch{Messages: messages("aaa")}
+	outages(t, sink.Deliver(ctx, b), "NOT_FOUND", "orders", "")
+	must(t, s.create(t.Context(), "orders"))
+	errs := sink.Deliver(ctx, b)
+	close(hold)
+	for i, err := range errs {
+		if e := broker.Classify(err); e.Class != broker.ClassUnknown {
+			t.Errorf("message %d: class %v: %v", i, e.Class, e)
+		}
+	}
+	if n := len(published.publishes()); errs == nil || n != 1 {
+		t.Errorf("%d requests to publish: %v", n, errs)
 	}
 }
