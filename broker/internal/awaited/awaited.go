@@ -5,6 +5,7 @@ package awaited
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 )
@@ -21,6 +22,8 @@ type Topics struct {
 	seen  uint64
 	marks map[string]*mark
 }
+
+var errPanicked = errors.New("the request for the subscriptions panicked")
 
 // mark is the last time that a topic was seen missing.
 type mark struct {
@@ -68,9 +71,7 @@ func (t *Topics) Ready(ctx context.Context, name string, ask func(context.Contex
 		case m == nil:
 			return nil
 		case mine:
-			q.err = ask(ctx)
-			q.cut = q.err != nil && ctx.Err() != nil
-			t.end(name, m)
+			t.answer(ctx, name, m, ask)
 		default:
 			select {
 			case <-q.done:
@@ -98,6 +99,16 @@ func (t *Topics) join(name string) (m *mark, q *question, mine bool) {
 		m.asked = &question{done: make(chan struct{})}
 	}
 	return m, m.asked, mine
+}
+
+// answer asks the question about m. One that panicked says nothing: those who wait ask by
+// themselves, and the topic stays awaited.
+func (t *Topics) answer(ctx context.Context, name string, m *mark, ask func(context.Context) error) {
+	q := m.asked
+	q.err, q.cut = errPanicked, true
+	defer t.end(name, m)
+	err := ask(ctx)
+	q.err, q.cut = err, err != nil && ctx.Err() != nil
 }
 
 // end takes note of the answer to the question about m.

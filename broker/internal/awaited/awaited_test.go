@@ -137,3 +137,40 @@ func TestBound(t *testing.T) {
 		t.Errorf("%d topics are remembered", n)
 	}
 }
+
+// TestAPanicIsNoAnswer: a relay goes on after a panic of a call. Those who wait for its answer
+// ask by themselves, and the topic is awaited until an answer is good.
+func TestAPanicIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var topics Topics
+		topics.Missing("orders")
+		panicked := make(chan any)
+		begun := make(chan struct{})
+		finish := make(chan struct{})
+		go func() {
+			defer func() { panicked <- recover() }()
+			_ = topics.Ready(t.Context(), "orders", func(context.Context) error {
+				close(begun)
+				<-finish
+				panic("a bug")
+			})
+		}()
+		<-begun
+		waited := make(chan error)
+		go func() {
+			waited <- topics.Ready(t.Context(), "orders", func(context.Context) error { return errNone })
+		}()
+		synctest.Wait()
+		close(finish)
+		if v := <-panicked; v != "a bug" {
+			t.Errorf("the panic became %v", v)
+		}
+		if err := <-waited; !errors.Is(err, errNone) {
+			t.Errorf("who waited got %v", err)
+		}
+		if err := topics.Ready(t.Context(), "orders", func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+}
