@@ -36,6 +36,21 @@ func TestLagBehindWhatIsCounted(t *testing.T) {
 	}, func() { c.exec(`DELETE FROM postrider_outbox WHERE seq = 1`) })
 }
 
+// Many scheduled messages that have just come due do not hide one behind them that is late.
+func TestLagBehindWhatHasJustComeDue(t *testing.T) {
+	pool, _ := newOutbox(t, 1)
+	c := carry(t, pool)
+	now := time.Now()
+	for range 70 {
+		c.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, now.Add(-4*time.Hour).UnixMicro(), now.Add(-time.Minute).UnixMicro())
+	}
+	c.exec(`INSERT INTO postrider_outbox (topic, created_at) VALUES ('t', ?)`, now.Add(-3*time.Hour).UnixMicro())
+	st, err := New(pool, nil).Office().Admin.Status(t.Context())
+	if err != nil || st.Lag < 3*time.Hour {
+		t.Errorf("lag %v, want three hours; error %v", st.Lag, err)
+	}
+}
+
 // Parked records are counted up to a bound for each state of the pipe. A lane of which none was
 // counted that has some has at least one.
 func TestStatusCountsHaveAnEnd(t *testing.T) {

@@ -110,9 +110,14 @@ const countAhead = `SELECT count(*), max(seq) FROM (SELECT seq FROM postrider_ou
 	WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT ?3)`
 
 // firstDue reads the rows that are due, up to a limit, from a lane's position to a number. Their
-// order is about that of their times.
-const firstDue = `SELECT min(at) FROM (SELECT max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
-	WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) AND seq <= ?3 AND coalesce(not_before, 0) <= ?4 ORDER BY seq LIMIT ?5)`
+// order is about that of their times, except that scheduled ones may come due before others that
+// are older: of those that are not scheduled, the first counts too.
+const firstDue = `SELECT min(at) FROM (
+	SELECT * FROM (SELECT max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
+		WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) AND seq <= ?3 AND coalesce(not_before, 0) <= ?4 ORDER BY seq LIMIT ?5)
+	UNION ALL
+	SELECT * FROM (SELECT created_at AS at FROM postrider_outbox
+		WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) AND seq <= ?3 AND not_before IS NULL ORDER BY seq LIMIT 1))`
 
 // oldestOf is how many rows of a lane that are due are looked at for the oldest.
 const oldestOf = 64
