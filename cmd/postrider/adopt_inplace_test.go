@@ -356,6 +356,11 @@ func TestAdoptInPlaceTraffic(t *testing.T) {
 		if codes[0] != 0 && codes[1] != 0 {
 			g.Fatalf("two at once: exit codes %v\n%s\n%s", codes, second.said, third.said)
 		}
+		for i, p := range []*process{second, third} {
+			if codes[i] != 0 && !strings.Contains(p.said.String(), "adopted already") {
+				g.Errorf("the one that came too late says\n%s", p.said)
+			}
+		}
 		written := func() string { return g.ask("SELECT count(*) FROM event WHERE status = 'Sent'") }
 		for turn := range 3 { // relays and mirrors are killed while they work
 			relay, mirror := launchRelay(g.T, g.store, e.broker()), launch(g.T, "adopt", "mirror", "event", "--every", "20ms", "--store", g.store)
