@@ -157,7 +157,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		p := positions[l.Lane]
 		if crowded == nil && len(p.Open) >= mostOpen {
 			crowded = p.Open
-			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
+			st.Alarms = append(st.Alarms, s.tooMany(ctx, q, crowded).Error())
 		}
 		counted, seen, limit := int64(0), int64(0), int64(s.opts.CountLimit)
 		count := func(where string) error {

@@ -244,11 +244,12 @@ func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error
 	if err != nil {
 		return nil, err
 	}
-	if age := time.Duration(oldest) * time.Second; worse(age, limit) > ops.OK {
+	if age := oldest.age(); worse(age, limit) > ops.OK {
+		kill := fmt.Sprintf("KILL QUERY %d", oldest.id)
 		found = append(found, ops.Finding{
-			Severity: worse(age, limit), What: fmt.Sprintf("a statement runs for %s", age), Data: map[string]any{"seconds": oldest},
+			Severity: worse(age, limit), What: fmt.Sprintf("a statement of %s runs for %s", oldest, age), Data: map[string]any{"session": oldest.id, "seconds": oldest.seconds},
 			Why: "every rollback since it began leaves a number that relays must remember: at 4,000 of them messages behind wait",
-			Fix: "find it with SHOW PROCESSLIST, and end it with KILL",
+			Fix: "end it: " + kill, SQL: []string{kill},
 		})
 	}
 	rows, err := p.box.DB.QueryContext(ctx, `SELECT t.trx_mysql_thread_id, COALESCE(CONCAT(l.USER, '@', l.HOST), ''), TIMESTAMPDIFF(SECOND, t.trx_started, `+trxNow+`)

@@ -141,12 +141,12 @@ func (s *Store) bury(ctx context.Context, conn *sql.Conn, tracker *holes.Tracker
 		return nil
 	}
 	s.eye.asked = began
-	seconds, err := s.oldest(ctx, conn)
+	oldest, err := s.oldest(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if seconds >= 0 {
-		began -= time.Duration(seconds)*time.Second + slack
+	if oldest.seconds >= 0 {
+		began -= oldest.age() + slack
 	}
 	suspects := tracker.Suspects(began)
 	if len(suspects) == 0 {

@@ -96,8 +96,8 @@ func TestRoles(t *testing.T) {
 			_, _ = c.root.ExecContext(asleep, "DO SLEEP(60)") // ends with an error, when it is woken
 		}()
 		waitFor(t, "a statement of another user is seen", func() bool {
-			seconds, err := relay.oldest(ctx, c.relay)
-			return err == nil && seconds >= 0
+			found, err := relay.oldest(ctx, c.relay)
+			return err == nil && found.seconds >= 0
 		})
 		wake()
 		<-slept

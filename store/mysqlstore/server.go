@@ -104,15 +104,6 @@ func refused(v map[string]string) error {
 	return nil
 }
 
-// oldest returns how long the oldest statement of another session runs, in seconds,
-// rounded by the server, and -1 when none runs. Sessions that sleep, and the server's own
-// threads, draw no numbers.
-func (s *Store) oldest(ctx context.Context, q db.Querier) (seconds int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(CASE WHEN COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')
-		AND USER NOT IN ('system user', 'event_scheduler') AND ID <> CONNECTION_ID() THEN GREATEST(TIME, 0) END), -1) FROM information_schema.PROCESSLIST`).Scan(&seconds)
-	return seconds, err
-}
-
 // seesAll reports whether the user may see the statements of all sessions: without the
 // privilege the server shows only the user's own, without an error.
 func (s *Store) seesAll(ctx context.Context, q db.Querier) error {
