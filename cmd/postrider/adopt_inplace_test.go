@@ -263,7 +263,7 @@ func (g *team) traffic(last map[string]*atomic.Int64) (stop func()) {
 	var writers sync.WaitGroup
 	for w := range 4 {
 		writers.Go(func() {
-			for pace := time.Tick(25 * time.Millisecond); ctx.Err() == nil; <-pace {
+			for pace := time.Tick(2 * time.Millisecond); ctx.Err() == nil; <-pace {
 				key := fmt.Sprint("k", 4*rand.IntN(3)+w)
 				if err := g.write(key, last[key].Load()+1); err != nil && !busy(err) && g.Context().Err() == nil {
 					g.Errorf("a writer ended: %v", err)
