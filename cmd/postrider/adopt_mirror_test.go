@@ -188,7 +188,9 @@ func TestAdoptMirrorReadsFewRows(t *testing.T) {
 					t.Errorf("%d rows were read by\n%s", n, text)
 				}
 			}
-			at := func(n int) string { return g.ask(fmt.Sprintf("SELECT seq FROM postrider_outbox ORDER BY seq LIMIT %d, 1", n)) }
+			at := func(n int) string {
+				return g.ask(fmt.Sprintf("SELECT seq FROM postrider_outbox ORDER BY seq LIMIT %d, 1", n))
+			}
 			g.run("UPDATE postrider_progress SET pos = 2000000, holes = '[[5,7],[" + at(0) + "," + at(0) + "]]'")
 			g.run("INSERT INTO postrider_dropped (pipe, high, low, dropped_at) VALUES ('main', " + at(8) + ", " + at(3) + ", 0)")
 			if out := mustCLI(t, "", "adopt", "mirror", "event", "--once", "--store", g.store, "--output", "json"); !strings.Contains(out, `"left":7`) {

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 )
 
 // unbounded is how many records a read without a limit takes from one lane.
@@ -72,7 +73,7 @@ func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		batches = append(batches, b)
 	}
 	if stuck(reads, lanes, batches) {
-		return batches, s.tooMany(ctx, conn, lanes[0].Open)
+		return batches, s.box.Wrap("read", sessions.TooMany(ctx, conn, lanes[0].Open, patience+slack))
 	}
 	return batches, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -45,8 +46,8 @@ func TestTheStatementThatHoldsGapsIsNamed(t *testing.T) {
 		}()
 		s := New(db, nil)
 		waitFor(t, "the statement is old", func() bool {
-			found, err := s.oldest(t.Context(), db)
-			return err == nil && found.age() >= patience+slack
+			found, err := sessions.Oldest(t.Context(), db)
+			return err == nil && found.Age() >= patience+slack
 		})
 		for from := 0; from < most; from += 1000 { // every second number is missing
 			_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO postrider_outbox (seq, topic) WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000)
@@ -94,11 +95,10 @@ func TestTheStatementThatHoldsGapsIsNamed(t *testing.T) {
 func TestTheTransactionThatHoldsGapsIsNamed(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, 2)
-		s := New(db, nil)
 		says := func(what string, words ...string) {
 			t.Helper()
 			awaits(t, what, 300*time.Millisecond, func() bool {
-				text := s.tooMany(t.Context(), db, holes.Set{{First: 7, Last: 7}}).Error()
+				text := sessions.TooMany(t.Context(), db, holes.Set{{First: 7, Last: 7}}, patience+slack).Error()
 				for _, word := range words {
 					if !strings.Contains(text, word) {
 						return false
