@@ -22,16 +22,17 @@ import (
 
 // Codes beside the service's own.
 const (
-	codeNoQueue     = "QUEUE_MISSING" // the queue does not exist: create it, or correct region, account or name
-	codeNoTopic     = "TOPIC_MISSING" // the topic of SNS does not exist: create it, or correct region, account or name
-	codeAccess      = "ACCESS_DENIED" // the credentials lack an action on the queue or topic: allow it in the IAM or resource policy
-	codeCredentials = "CREDENTIALS"   // the credentials are missing, expired or wrong: correct them
-	codeKMS         = "KMS"           // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
-	codeThrottled   = "THROTTLED"     // the service limits our requests: wait, or use high throughput FIFO queues
-	codeTooLarge    = "TOO_LARGE"     // the message is above the limit of queue or topic: claim large payloads
-	codeQueueName   = "QUEUE_NAME"    // the topic is not a valid queue name, or an ARN of another region or type: use a route with a valid one, or another URL
-	codeTopicName   = "TOPIC_NAME"    // the topic is not a valid name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
-	codeNoID        = "NO_ID"         // the message has no id: a FIFO queue or topic needs one
+	codeNoQueue     = "QUEUE_MISSING"   // the queue does not exist: create it, or correct region, account or name
+	codeNoTopic     = "TOPIC_MISSING"   // the topic of SNS does not exist: create it, or correct region, account or name
+	codeUnheard     = "NO_SUBSCRIPTION" // the topic of SNS was missing and has no confirmed subscription yet: create one, or restart the relays to publish without
+	codeAccess      = "ACCESS_DENIED"   // the credentials lack an action on the queue or topic: allow it in the IAM or resource policy
+	codeCredentials = "CREDENTIALS"     // the credentials are missing, expired or wrong: correct them
+	codeKMS         = "KMS"             // the KMS key of queue or topic cannot be used: allow kms:GenerateDataKey and kms:Decrypt, or repair the key
+	codeThrottled   = "THROTTLED"       // the service limits our requests: wait, or use high throughput FIFO queues
+	codeTooLarge    = "TOO_LARGE"       // the message is above the limit of queue or topic: claim large payloads
+	codeQueueName   = "QUEUE_NAME"      // the topic is not a valid queue name, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeTopicName   = "TOPIC_NAME"      // the topic is not a valid name of a topic of SNS, or an ARN of another region or type: use a route with a valid one, or another URL
+	codeNoID        = "NO_ID"           // the message has no id: a FIFO queue or topic needs one
 )
 
 var (
@@ -202,9 +203,10 @@ func busy(err error, code string, about *subject, after time.Duration) error {
 
 // missing is the outage of a queue or topic that does not exist.
 func missing(err error, about *subject) error {
-	create, code, fifo := "aws sqs create-queue --queue-name ", codeNoQueue, "FifoQueue"
+	create, code, fifo, then := "aws sqs create-queue --queue-name ", codeNoQueue, "FifoQueue", ""
 	if about.kind == "topic" {
 		create, code, fifo = "aws sns create-topic --name ", codeNoTopic, "FifoTopic"
+		then = "; until it is restarted, a relay that met this error waits for the topic's first subscription (needs " + listing + ")"
 	}
 	create += plainName(about.name)
 	if strings.HasSuffix(about.name, fifoSuffix) {
@@ -215,7 +217,7 @@ func missing(err error, about *subject) error {
 		region = about.region
 		create += " --region " + region
 	}
-	return broker.Outage(fmt.Errorf("%s %q does not exist in %s of this account: %w; check region and account, or create it: %s", about.kind, about.name, region, err, create), code, about.name)
+	return broker.Outage(fmt.Errorf("%s %q does not exist in %s of this account: %w; check region and account, or create it: %s%s", about.kind, about.name, region, err, create, then), code, about.name)
 }
 
 // entryError classifies the answer to one entry of a batch. An entry of a request that

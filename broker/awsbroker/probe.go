@@ -51,7 +51,7 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 		e := broker.Classify(s.to.look(ctx, name))
 		switch {
 		case e == nil:
-		case e.Code == codeNoQueue || e.Code == codeNoTopic || e.Code == codeAccess:
+		case e.Code == codeNoQueue || e.Code == codeNoTopic || e.Code == codeUnheard || e.Code == codeAccess:
 			lacking[i] = e.Err
 		default:
 			return nil, s.unreached(e)

@@ -14,6 +14,7 @@ import (
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/awaited"
 )
 
 var accountShape = regexp.MustCompile(`^[0-9]{12}$`)
@@ -24,6 +25,7 @@ type topics struct {
 	client  *sns.Client
 	signed  aws.CredentialsProvider
 	account string
+	awaited awaited.Topics // by their ARNs
 }
 
 func newTopics(client *sns.Client, prefix, account string, standard bool) *topics {
@@ -56,6 +58,9 @@ func (t *topics) about(action, name string, sending bool) subject {
 
 // send implements outlet.
 func (t *topics) send(ctx context.Context, b *batch) error {
+	if err := t.ready(ctx, b.queue); err != nil {
+		return err
+	}
 	in := &sns.PublishBatchInput{TopicArn: aws.String(t.arn(b.queue)), PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(b.pieces))}
 	for n := range b.pieces {
 		e := b.pieces[n].entry
@@ -72,7 +77,7 @@ func (t *topics) send(ctx context.Context, b *batch) error {
 	about := t.about("sns:Publish", b.queue, true)
 	out, err := t.client.PublishBatch(ctx, in, singly)
 	if err != nil {
-		return refusal(err, about)
+		return t.noted(b.queue, refusal(err, about))
 	}
 	b.unanswered()
 	for i := range out.Successful {
@@ -88,14 +93,13 @@ func (t *topics) send(ctx context.Context, b *batch) error {
 // look implements outlet. Publishers need no permission to look.
 func (t *topics) look(ctx context.Context, name string) error {
 	_, err := t.client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: aws.String(t.arn(name))}, singly)
-	if err == nil {
-		return nil
+	if err != nil {
+		err = t.noted(name, refusal(err, t.about("sns:GetTopicAttributes", name, false)))
+		if broker.Classify(err).Code != codeAccess {
+			return err
+		}
 	}
-	err = refusal(err, t.about("sns:GetTopicAttributes", name, false))
-	if broker.Classify(err).Code == codeAccess {
-		return nil
-	}
-	return err
+	return t.ready(ctx, name)
 }
 
 // ping implements outlet: it lists topics, of which SNS sends a page.
@@ -131,13 +135,12 @@ func (t *topics) advise(ctx context.Context, names []string) (all []broker.Advic
 func (t *topics) adviseOn(ctx context.Context, topic, name string) (all []broker.Advice, err error) {
 	out, err := t.client.ListSubscriptionsByTopic(ctx, &sns.ListSubscriptionsByTopicInput{TopicArn: aws.String(t.arn(name))}, singly)
 	if err != nil {
-		return nil, refusal(err, t.about("sns:ListSubscriptionsByTopic", name, false))
+		return nil, refusal(err, t.about(listing, name, false))
 	}
 	if len(out.Subscriptions) == 0 {
 		all = append(all, broker.Advice{
 			Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name),
-			Why: "SNS keeps no messages: it drops those without a subscription",
-			Fix: "aws sns subscribe --region " + t.region + " --topic-arn " + t.arn(name) + " --protocol sqs --notification-endpoint QUEUE_ARN --attributes RawMessageDelivery=true",
+			Why: dropped, Fix: t.subscribe(name),
 		})
 	}
 	for i := range out.Subscriptions[:min(len(out.Subscriptions), mostLooked)] {

@@ -227,6 +227,6 @@ func (t *Target) connect() (aws.Config, func(), error) {
 		tr.MaxIdleConnsPerHost = 128
 	}).GetTransport()
 	// A client of the SDK's own type would build a transport that cannot be reached from here.
-	cfg.HTTPClient = &http.Client{Transport: transport}
+	cfg.HTTPClient = &http.Client{Transport: bodies{transport}}
 	return cfg, transport.CloseIdleConnections, nil
 }

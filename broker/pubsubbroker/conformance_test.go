@@ -122,6 +122,15 @@ func (s *server) subscribe(ctx context.Context, topic, name string) error {
 	return err
 }
 
+// again makes a topic that was deleted, with a subscription: sinks that have seen it missing
+// wait for one.
+func (s *server) again(ctx context.Context, topic string) error {
+	if err := s.create(ctx, topic); err != nil || s.fake == nil {
+		return err
+	}
+	return s.subscribe(ctx, topic, "again-"+topic)
+}
+
 func (s *server) remove(ctx context.Context, topic string) error {
 	if s.fake != nil {
 		s.mu.Lock()
@@ -264,7 +273,7 @@ func env(t *testing.T, s *server) *brokertest.Env {
 				made := "made" + rand.Text()
 				return made, s.create(ctx, made)
 			},
-			Delete: s.remove, Again: s.create,
+			Delete: s.remove, Again: s.again,
 		},
 		Routed: func(_ context.Context, route envelope.Router) (broker.Sink, error) {
 			return open(t, s.addr, &pubsubbroker.SinkOptions{Route: route}), nil

@@ -18,6 +18,7 @@ import (
 // Codes of the adapter's answers.
 const (
 	codeMissing     = "NOT_FOUND"        // the topic or subscription does not exist: create it, or correct project and name
+	codeUnheard     = "NO_SUBSCRIPTION"  // the topic was missing and has no subscription yet: create one, or restart the relays to publish without
 	codeAccess      = "ACCESS_DENIED"    // the credentials lack a permission: grant it
 	codeCredentials = "CREDENTIALS"      // the credentials are missing, expired or wrong: correct them
 	codeThrottled   = "THROTTLED"        // the project's quota is used up: wait, or raise it
@@ -64,7 +65,11 @@ func refusal(err error, about subject) error {
 	told := fmt.Errorf("%s: %s", code.Code(st.Code()), st.Message())
 	switch st.Code() {
 	case codes.NotFound:
-		return broker.Outage(fmt.Errorf("%s %q does not exist in project %s: %w; check the project, or create it: gcloud pubsub %ss create %s --project %s", about.kind, about.name, about.project, told, about.kind, about.name, about.project), codeMissing, about.name)
+		then := ""
+		if about.kind == "topic" {
+			then = "; until it is restarted, a relay that met this error waits for the topic's first subscription (needs " + looking + ")"
+		}
+		return broker.Outage(fmt.Errorf("%s %q does not exist in project %s: %w; check the project, or create it: gcloud pubsub %ss create %s --project %s%s", about.kind, about.name, about.project, told, about.kind, about.name, about.project, then), codeMissing, about.name)
 	case codes.PermissionDenied:
 		return broker.Outage(fmt.Errorf("not allowed: %w; grant %s on %s %s", told, about.permission, about.kind, about.name), codeAccess, about.name)
 	case codes.Unauthenticated:

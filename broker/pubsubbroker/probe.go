@@ -2,12 +2,10 @@ package pubsubbroker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"google.golang.org/api/iterator"
 
 	"github.com/postrider/postrider/broker"
 )
@@ -45,11 +43,7 @@ func (s *Sink) get(ctx context.Context, name string) (*pubsubpb.Topic, error) {
 	defer cancel()
 	t, err := client.GetTopic(call, &pubsubpb.GetTopicRequest{Topic: s.topic(name)}, once())
 	if err != nil {
-		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"})
-		if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) {
-			s.line.doubt(client, s.opts.Timeout)
-		}
-		return nil, err
+		return nil, s.failed(call, client, refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: looking}))
 	}
 	return t, nil
 }
@@ -63,10 +57,13 @@ func (s *Sink) Probe(ctx context.Context, topics []string) ([]error, error) {
 		if lacking[i] = problem(name); lacking[i] != nil {
 			continue
 		}
-		e := broker.Classify(s.look(ctx, name))
+		e := broker.Classify(s.noted(name, s.look(ctx, name)))
+		if e == nil || e.Code == codeAccess { // a publisher needs no permission to look
+			e = broker.Classify(s.ready(ctx, name))
+		}
 		switch {
-		case e == nil || e.Code == codeAccess: // a publisher needs no permission to look
-		case e.Code == codeMissing:
+		case e == nil:
+		case e.Code == codeMissing || e.Code == codeUnheard:
 			lacking[i] = e.Err
 		default:
 			return nil, unreached(e)
@@ -82,28 +79,15 @@ func (s *Sink) Advise(ctx context.Context, topics []string) (all []broker.Advice
 		if problem(name) != nil { // Probe reports it
 			continue
 		}
-		client, err := s.line.get(ctx)
-		if err != nil {
-			return nil, lacking(err)
-		}
-		it := client.ListTopicSubscriptions(ctx, &pubsubpb.ListTopicSubscriptionsRequest{Topic: s.topic(name), PageSize: 1}, once())
-		_, err = it.Next()
-		if errors.Is(err, iterator.Done) {
-			t, err := s.get(ctx, name)
-			if err == nil && t.GetMessageRetentionDuration().AsDuration() == 0 {
-				all = append(all, broker.Advice{
-					Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name),
-					Why: "messages that are published before the first subscription exists are lost",
-					Fix: fmt.Sprintf("gcloud pubsub subscriptions create NAME --project %s --topic %s --enable-message-ordering --message-retention-duration 7d", s.opts.Project, name),
-				})
-			}
+		err := s.heard(ctx, name)
+		if err == nil {
 			continue
 		}
-		if err != nil {
-			e := broker.Classify(refusal(err, subject{kind: "topic", project: s.opts.Project, name: name, permission: "pubsub.topics.get"}))
-			if e.Code == codeMissing || e.Code == codeAccess {
-				continue
-			}
+		switch e := broker.Classify(err); e.Code {
+		case codeUnheard:
+			all = append(all, broker.Advice{Topic: topic, What: fmt.Sprintf("topic %s has no subscription", name), Why: lost, Fix: s.subscribe(name)})
+		case codeMissing, codeAccess:
+		default:
 			return nil, fmt.Errorf("pubsubbroker: read the settings of %s: %w", name, e)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/broker/internal/awaited"
 	"github.com/postrider/postrider/broker/internal/keychain"
 	"github.com/postrider/postrider/envelope"
 )
@@ -41,6 +42,8 @@ type Sink struct {
 	codec envelope.Codec
 	line  line[*pubsub.TopicAdminClient]
 	slots chan struct{}
+
+	awaited awaited.Topics
 
 	life context.Context // ends with Close
 	end  context.CancelFunc
@@ -307,9 +310,16 @@ func (s *Sink) topic(name string) string { return "projects/" + s.opts.Project +
 // once turns the client's retries off: the relay retries, as it knows which messages may be sent again.
 func once() gax.CallOption { return gax.WithRetry(func() gax.Retryer { return nil }) }
 
-// publish sends one request unless it is late for that.
+// publish sends one request unless it is late for that, or nobody would get the messages.
 func (d *delivery) publish(r *request) error {
-	if err := d.late(); err != nil {
+	err := d.late()
+	if err == nil {
+		err = d.s.ready(d.ctx, r.topic)
+	}
+	if err == nil {
+		err = d.late() // ready may have asked
+	}
+	if err != nil {
 		return err
 	}
 	return d.s.publish(d.ctx, r)
@@ -325,13 +335,19 @@ func (s *Sink) publish(ctx context.Context, r *request) error {
 	out, err := client.Publish(call, &pubsubpb.PublishRequest{Topic: s.topic(r.topic), Messages: r.msgs}, once())
 	if err != nil {
 		err = refusal(err, subject{kind: "topic", project: s.opts.Project, name: r.topic, permission: "pubsub.topics.publish", sending: true})
-		if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) { // the connection may be half-open
-			s.line.doubt(client, s.opts.Timeout)
-		}
-		return err
+		return s.noted(r.topic, s.failed(call, client, err))
 	}
 	if len(out.GetMessageIds()) != len(r.msgs) {
 		return broker.Unknown(errIDs, "", r.topic)
 	}
 	return nil
+}
+
+// failed returns err, which a request on client got. The connection may be half-open, or
+// its credentials not be accepted: the next request has another one.
+func (s *Sink) failed(call context.Context, client *pubsub.TopicAdminClient, err error) error {
+	if errors.Is(call.Err(), context.DeadlineExceeded) || rejected(err) {
+		s.line.doubt(client, s.opts.Timeout)
+	}
+	return err
 }

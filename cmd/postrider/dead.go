@@ -54,8 +54,9 @@ func (a *app) deadList() *cobra.Command {
 		Use: "list", Short: "List dead letters by number", Args: noArgs,
 		Long: "List dead letters by number. With --group: by cause, the most frequent first. A cause is a code, a\n" +
 			"topic, a type and an error without what differs from message to message. The first letters of the\n" +
-			"list are grouped, at most --limit. Each cause has the flags for `postrider dead retry` and\n" +
-			"`postrider dead discard`, which count what the flags select before they act.",
+			"list are grouped, at most --limit; when there may be more, the last line has the flags for them.\n" +
+			"Each cause has the flags for `postrider dead retry` and `postrider dead discard`, which count what\n" +
+			"the flags select before they act.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			most := 10_000
 			if group {
@@ -64,7 +65,7 @@ func (a *app) deadList() *cobra.Command {
 				}
 				most = groupMost
 				if !cmd.Flags().Changed("limit") {
-					q.Limit = groupMost
+					q.Limit = groupFirst
 				}
 			}
 			if q.Limit < 1 || q.Limit > most {
@@ -111,13 +112,14 @@ func (a *app) deadList() *cobra.Command {
 	fs.StringVar(&q.ID, "id", "", "only this message id")
 	fs.StringVar(&q.Code, "code", "", "only errors with this code")
 	fs.StringVar(&after, "after", "", "only records behind this number (with --consumer: id): the next page")
-	fs.IntVar(&q.Limit, "limit", 100, "at most so many; with --group the default is a million")
+	fs.IntVar(&q.Limit, "limit", 100, "at most so many; with --group the default is 5,000, and a million the most")
 	return cmd
 }
 
 const (
-	groupMost = 1_000_000 // dead letters that one command groups
-	groupPage = 10_000
+	groupMost  = 1_000_000 // dead letters that one command groups when asked to
+	groupFirst = 5_000     // and otherwise: a million take a minute
+	groupPage  = 10_000
 )
 
 // deadGroups counts dead letters by cause, page by page.

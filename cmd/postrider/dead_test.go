@@ -12,6 +12,7 @@ import (
 
 	"github.com/postrider/postrider/cmd/postrider/internal/answer"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/sqlitestore"
 )
 
 // stream is a JetStream stream whose limit a test changes.
@@ -177,6 +178,30 @@ func retryUndead(t *testing.T, store string) {
 	for i, after := range deadOf(t, store, "--all", "--key", "a") {
 		if after.Generation != before[i].Generation || after.State != before[i].State {
 			t.Errorf("after the retry %+v, before %+v", after, before[i])
+		}
+	}
+}
+
+// Causes are those of the first letters, unless more are asked for: a million would take a minute.
+func TestCausesOfTheFirstLetters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	store := "sqlite:" + path
+	mustCLI(t, "", "migrate", "--store", store)
+	pool, err := sqlitestore.OpenDB(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	_, err = pool.ExecContext(t.Context(), `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5001)
+		INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, id, topic, key, type, payload, content_type, headers, version, schema_version, created_at)
+		SELECT 'main', i, 0, 'dead', 0, 0, 1, 'rejected', 'C', 'no', i, 't', '', '', x'', '', '{}', 0, 0, 0 FROM n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{"there may be more: --after 5000": nil, `5001 `: {"--limit", "6000"}} {
+		out := mustCLI(t, "", append([]string{"dead", "list", "--group", "--store", store}, args...)...)
+		if !strings.Contains(out, want) || strings.Contains(out, "may be more") != (args == nil) {
+			t.Errorf("dead list --group %v prints %q, want %q", args, out, want)
 		}
 	}
 }

@@ -67,7 +67,7 @@ The view postrider_messages has the same columns, states and reasons. The view p
 The views postrider_messages and postrider_lane have the same columns, states and reasons, except:
 
 - Times are microseconds since 1970: ` + "`" + `FROM_UNIXTIME(created_at / 1000000)` + "`" + `.
-- sent_at is the last settlement of the lane in that minute, shown a minute later. Of a message that was set aside it is exact and shown at once. It is NULL for messages above an open gap in the numbers, and as on SQLite.
+- sent_at is the last settlement of that minute, shown a minute later. Of a message that was set aside it is exact and shown at once. It is NULL for messages above an open gap in the numbers, and as on SQLite. It costs about 1.3 MB a day in 64 busy lanes.
 - Messages that the filter of a pipe leaves out are shown too, as if the pipe carried them.
 - Sent reads every row; Pending and InProgress read and sort what is not sent.
 

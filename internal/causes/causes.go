@@ -91,10 +91,16 @@ var (
 // differing stands in an error for what differs from message to message.
 const differing = "…"
 
-// normalised is an error without what differs from message to message.
+// normalised is an error without what differs from message to message. Most errors have none of
+// it, or digits only: an expression runs where a cheap look found what it needs.
 func normalised(text string) string {
-	for _, what := range []*regexp.Regexp{uuidIn, quotedIn, hexIn} {
-		text = what.ReplaceAllString(text, differing)
+	if hexRun(text) >= minHex {
+		text = hexIn.ReplaceAllString(replaceQuoted(uuidIn.ReplaceAllString(text, differing)), differing)
+	} else {
+		text = replaceQuoted(text)
+	}
+	if !strings.ContainsAny(text, "0123456789") {
+		return text
 	}
 	return digitsIn.ReplaceAllStringFunc(text, func(found string) string {
 		if tellsIn.MatchString(found) {
@@ -102,6 +108,31 @@ func normalised(text string) string {
 		}
 		return differing
 	})
+}
+
+func replaceQuoted(text string) string {
+	if !strings.ContainsAny(text, `"'`) {
+		return text
+	}
+	return quotedIn.ReplaceAllString(text, differing)
+}
+
+// minHex digits in a row are what uuidIn and hexIn begin with.
+const minHex = 8
+
+// hexRun is the length of the longest run of hexadecimal digits.
+func hexRun(text string) (longest int) {
+	run := 0
+	for i := range len(text) {
+		switch c := text[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'f', 'A' <= c && c <= 'F':
+			run++
+			longest = max(longest, run)
+		default:
+			run = 0
+		}
+	}
+	return longest
 }
 
 // fragment is the longest part of a normalised error in which nothing differs; "" when it is too

@@ -329,13 +329,9 @@ func each(ctx context.Context, q db.Querier, query string, args []any, take func
 	return rows.Err()
 }
 
-// statesFactor times the limit of a lane is how far the parked records of a pipe are
-// counted, by state: the first by number.
-const statesFactor = 5
-
 // parkedCounts counts what is set aside, by an index that has all that is read.
 func (s *Store) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status, aside [2][]bool) error {
-	limit := int64(min(s.opts.CountLimit, math.MaxInt/statesFactor) * statesFactor)
+	limit := ops.ParkedLimit(s.opts.CountLimit)
 	var parts []string
 	var args []any
 	for state := store.Scheduled; state <= store.Dead; state++ {

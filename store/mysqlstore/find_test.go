@@ -31,9 +31,12 @@ func TestTheFinderAndTheViewAgree(t *testing.T) {
 		o.exec(`INSERT INTO postrider_relay (pipe, boot_id, instance, ttl, alive_until) VALUES ('main', 'b', 'instance b', 600000000, ` + now + ` + 600000000)`)
 		o.exec(`DELETE FROM postrider_report`)
 		o.exec(`INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES ('main', 'b', 3, '[]', '[]')`)
-		o.exec(`DELETE FROM postrider_minute`)
-		for i, top := range []int64{seqs[0], seqs[3], seqs[5]} {
-			o.exec(`INSERT INTO postrider_minute (pipe, lane, pos, top, at) VALUES ('main', 0, ?, ?, ?)`, []int64{seqs[0], seqs[2], seqs[5]}[i], top, (i+1)*1000)
+		o.exec(`DELETE FROM postrider_times`)
+		var times db.Times
+		for i, stand := range []db.Stand{{Floor: seqs[0], Top: seqs[0]}, {Floor: seqs[2], Top: seqs[3]}, {Floor: seqs[5], Top: seqs[5]}} {
+			next, low, _ := times.Next([]db.Stand{stand})
+			o.exec(`INSERT INTO postrider_times (pipe, at, sent, high, low, lanes) VALUES ('main', ?, ?, ?, ?, ?)`, i, (i+1)*1000, next.High, low, next.Lanes)
+			times = next
 		}
 		o.exec(`UPDATE postrider_outbox SET not_before = 5000 WHERE seq = ?`, seqs[5]) // set aside before the table unparked was there
 		find := New(pool, nil).Office().Finder

@@ -192,8 +192,14 @@ type castEnv struct {
 	cast
 }
 
-func (e *castEnv) Store() store.Store  { return New(e.relay, &Options{MakePipe: true}) }
-func (e *castEnv) Office() *ops.Office { return New(e.admin, &Options{MakePipe: true}).Office() }
+func (e *castEnv) Store() store.Store { return New(e.relay, &Options{MakePipe: true}) }
+
+func (e *castEnv) Office() *ops.Office {
+	office := New(e.admin, &Options{MakePipe: true}).Office()
+	office.Retention = New(e.relay, &Options{MakePipe: true}).Office().Retention // a relay's: nobody else may delete rows
+	return office
+}
+
 func (e *castEnv) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := e.writer.BeginTx(ctx, nil)
 	return writer{tx}, err

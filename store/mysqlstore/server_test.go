@@ -173,26 +173,25 @@ func TestALeaseIsRepeatedAfterADeadlock(t *testing.T) {
 		db := newOutbox(t, server, 2)
 		s := New(db, nil)
 		lease(t, s, "a")
-		for _, table := range []string{"postrider_settled", "postrider_minute"} { // so that the next heartbeat writes a row per lane
-			if _, err := db.ExecContext(t.Context(), `DELETE FROM `+table); err != nil {
-				t.Fatal(err)
-			}
+		if _, err := db.ExecContext(t.Context(), `UPDATE postrider_progress SET owner = ''`); err != nil { // so that the next heartbeat takes both lanes at once
+			t.Fatal(err)
 		}
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback() }()
-		note := func(pipe string, lane, pos int) {
+		write := func(query string, args ...any) {
 			t.Helper()
-			if _, err := tx.ExecContext(t.Context(), `INSERT INTO postrider_minute (pipe, lane, pos, top, at) VALUES (?, ?, ?, 0, 0)`, pipe, lane, pos); err != nil {
+			if _, err := tx.ExecContext(t.Context(), query, args...); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for pos := range 100 { // the server ends the transaction that has written less
-			note("other", 0, pos)
+		for at := range 100 { // the server ends the transaction that has written less
+			write(`INSERT INTO postrider_times (pipe, at, sent, high, low, lanes) VALUES ('other', ?, 0, 0, 0, '')`, at)
 		}
-		note(DefaultPipe, 1, 0)
+		const lock = `UPDATE postrider_progress SET delivered = delivered + 1 WHERE pipe = ? AND lane = ?`
+		write(lock, DefaultPipe, 1)
 		done := make(chan error, 1)
 		go func() {
 			_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Minute})
@@ -202,7 +201,7 @@ func TestALeaseIsRepeatedAfterADeadlock(t *testing.T) {
 		for seen := 0; seen < 20; {
 			var running int
 			err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM information_schema.processlist
-				WHERE db = DATABASE() AND info LIKE 'INSERT INTO postrider_minute%'`).Scan(&running)
+				WHERE db = DATABASE() AND info LIKE 'UPDATE postrider_progress SET owner%'`).Scan(&running)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +214,7 @@ func TestALeaseIsRepeatedAfterADeadlock(t *testing.T) {
 			default:
 			}
 		}
-		note(DefaultPipe, 0, 0)
+		write(lock, DefaultPipe, 0)
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}

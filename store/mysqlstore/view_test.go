@@ -90,7 +90,7 @@ func TestWhenItWasSent(t *testing.T) {
 		}
 		minute := func() {
 			t.Helper()
-			o.exec(`DELETE FROM postrider_settled`) // the minute is over
+			o.exec(`UPDATE postrider_times SET at = at - 60000000`) // it is over
 			o.lease()
 		}
 		o.put("k", "a")
@@ -136,12 +136,12 @@ func TestWhenItWasSent(t *testing.T) {
 		if n := o.prune(ops.PruneRequest{}); n != 5 {
 			t.Errorf("%d rows removed of 5", n)
 		}
-		if n := o.count(`SELECT COUNT(*) FROM postrider_minute`) + 10*o.count(`SELECT COUNT(*) FROM postrider_unparked`); n != 1 {
+		if n := o.count(`SELECT COUNT(*) FROM postrider_times`) + 10*o.count(`SELECT COUNT(*) FROM postrider_unparked`); n != 1 {
 			t.Errorf("%d times are left of messages that are gone, want the last minute", n)
 		}
 		o.put("k", "before the upgrade")
 		o.step()
-		o.exec(`DELETE FROM postrider_minute`)
+		o.exec(`DELETE FROM postrider_times`)
 		minute()
 		if at := sent("before the upgrade"); at.Valid {
 			t.Errorf("a message that was sent before the first minute has a time: %v", at)

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -67,6 +68,15 @@ type ParkedIn struct {
 	Lane  store.Lane
 	State string
 	N     int64
+}
+
+// ParkedLimit is how many parked records of each state of a pipe a status counts, the first by
+// number, where it counts so many unsettled rows of each lane. Records lie side by side in an
+// index by state, whatever their lanes are: one bound for the pipe is less than one for each lane
+// from five lanes on.
+func ParkedLimit(perLane int) int64 {
+	const lanes = 5
+	return int64(min(perLane, math.MaxInt/lanes)) * lanes
 }
 
 // AddParked adds what is parked to lanes that are all there, by number. Of each state of the pipe

@@ -35,3 +35,28 @@ func TestLagBehindWhatIsCounted(t *testing.T) {
 		c.exec(`INSERT INTO postrider_outbox (topic, created_at, not_before) VALUES ('t', ?, ?)`, at.UnixMicro(), sql.NullInt64{Int64: notBefore.UnixMicro(), Valid: !notBefore.IsZero()})
 	}, func() { c.exec(`DELETE FROM postrider_outbox WHERE seq = 1`) })
 }
+
+// Parked records are counted up to a bound for each state of the pipe. A lane of which none was
+// counted that has some has at least one.
+func TestStatusCountsHaveAnEnd(t *testing.T) {
+	const limit, lanes = 10, 2
+	pool, _ := newOutbox(t, lanes)
+	c := carry(t, pool)
+	for _, state := range []string{"dead", "scheduled"} {
+		// In the first lane one more than is counted, behind them one in the other.
+		c.exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= 51)
+			INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, id, topic, key, type, payload, content_type, headers, version, schema_version, created_at)
+			SELECT 'main', i + CASE ?1 WHEN 'dead' THEN 0 ELSE 100 END, i / 52, ?1, 0, 0, 0, '', '', '', i, 't', '', '', x'', '', '{}', 0, 0, 0 FROM n`, state)
+	}
+	st, err := New(pool, &Options{CountLimit: limit}).Office().Admin.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 5 * limit
+	if !st.Capped || !st.ParkedCapped || st.Parked["dead"] != most || st.Parked["scheduled"] != most || st.Pending != most+1 || st.Lanes[0].Parked != 2*most || st.Lanes[1].Parked != 2 {
+		t.Errorf("status: %+v, want %d of each state and one more in the second lane", st, most)
+	}
+	if st, err = New(pool, &Options{CountLimit: limit + 1}).Office().Admin.Status(t.Context()); err != nil || st.ParkedCapped || st.Parked["dead"] != most+2 {
+		t.Errorf("with a higher limit: %+v, %v, want all %d", st, err, most+2)
+	}
+}

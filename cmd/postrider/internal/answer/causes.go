@@ -74,6 +74,6 @@ func CausesText(w *tabwriter.Writer, all []Cause, pipe string, more bool, last i
 		output.Row(w, "all of it (without --yes they are counted): postrider dead retry "+all[0].Flags)
 	}
 	if more {
-		output.Row(w, "there may be more: --after "+strconv.FormatInt(last, 10))
+		output.Row(w, "there may be more: --after "+strconv.FormatInt(last, 10)+", or a larger --limit")
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the schema version that this module needs.
-const Version = 9
+const Version = 10
 
 // MostRanges is how many ranges of numbers one condition names.
 const MostRanges = 200

@@ -4,12 +4,10 @@ package housekeeping
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -17,42 +15,39 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
-// Sample notes, once a minute, up to which number the pipe has settled everything. at is
-// the server's time.
+// Sample notes where all lanes of the pipe stand, once a minute and only if one of them has
+// moved. at is the server's time.
 func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
-	var last sql.NullInt64
-	if err := q.QueryRowContext(ctx, `SELECT MAX(at) FROM postrider_settled WHERE pipe = ?`, o.Pipe).Scan(&last); err != nil {
+	var last int64
+	var before db.Times
+	// A row that lies ahead was written before the clock was set back.
+	err := q.QueryRowContext(ctx, `SELECT at, high, lanes FROM postrider_times WHERE pipe = ? AND at <= ? ORDER BY at DESC LIMIT 1`, o.Pipe, at).Scan(&last, &before.High, &before.Lanes)
+	first := errors.Is(err, sql.ErrNoRows)
+	if err != nil && !first {
 		return err
 	}
-	// One that lies ahead was written before the clock was set back.
-	if last.Valid && at-last.Int64 < time.Minute.Microseconds() && last.Int64 <= at {
+	if !first && at-last < time.Minute.Microseconds() {
 		return nil
 	}
 	lanes, err := lanesOf(ctx, q, o.Pipe)
-	if err != nil {
+	if err != nil || len(lanes) == 0 {
 		return err
 	}
-	floors := map[store.Lane]int64{}
-	var noted []string
-	var args []any
-	for _, lane := range slices.Sorted(maps.Keys(lanes)) { // in one order, so that two instances do not deadlock
-		l := lanes[lane]
-		floors[lane] = floorOf(l.settled)
-		noted, args = append(noted, `(?, ?, ?, ?, ?)`), append(args, o.Pipe, lane, floors[lane], l.settled.At, l.at)
-	}
-	if len(noted) > 0 {
-		_, err := q.ExecContext(ctx, `INSERT INTO postrider_minute (pipe, lane, pos, top, at) VALUES `+strings.Join(noted, `, `)+`
-			ON DUPLICATE KEY UPDATE top = GREATEST(top, VALUES(top))`, args...)
-		if err != nil {
-			return err
+	stands := make([]db.Stand, 1+slices.Max(slices.Collect(maps.Keys(lanes))))
+	var sent int64
+	for lane, l := range lanes {
+		stands[lane] = db.Stand{Floor: floorOf(l.settled), Top: l.settled.At}
+		if first || stands[lane].Floor > before.Floor(lane) {
+			sent = max(sent, l.at)
 		}
 	}
-	text, err := json.Marshal(floors)
-	if err != nil {
-		return err
+	now, low, moved := before.Next(stands)
+	if !moved && !first {
+		return nil
 	}
 	// Its time is that of before the positions were read, or later.
-	_, err = q.ExecContext(ctx, `INSERT INTO postrider_settled (pipe, at, floors) VALUES (?, `+db.Now+`, ?) ON DUPLICATE KEY UPDATE postrider_settled.at = postrider_settled.at`, o.Pipe, string(text))
+	_, err = q.ExecContext(ctx, `INSERT INTO postrider_times (pipe, at, sent, high, low, lanes) VALUES (?, `+db.Now+`, ?, ?, ?, ?) ON DUPLICATE KEY UPDATE postrider_times.at = postrider_times.at`,
+		o.Pipe, sent, now.High, low, now.Lanes)
 	return err
 }
 
@@ -98,7 +93,7 @@ type progress struct {
 	pipe    string
 	settled map[store.Lane]holes.Position
 	quiet   map[store.Lane]int64 // when a lane was settled last
-	floors  map[store.Lane]int64 // of the newest sample that is old enough
+	floors  db.Times             // of the newest sample that is old enough
 	sample  int64                // its time, 0: none
 }
 
@@ -130,17 +125,15 @@ func progresses(ctx context.Context, q db.Querier, cutoff int64) (all []*progres
 		return nil, err
 	}
 	for _, one := range all {
-		var text string
-		err := q.QueryRowContext(ctx, `SELECT at, floors FROM postrider_settled WHERE pipe = ? AND at <= ? ORDER BY at DESC LIMIT 1`, one.pipe, cutoff).Scan(&one.sample, &text)
+		var t db.Times
+		err := q.QueryRowContext(ctx, `SELECT at, high, lanes FROM postrider_times WHERE pipe = ? AND at <= ? ORDER BY at DESC LIMIT 1`, one.pipe, cutoff).Scan(&one.sample, &t.High, &t.Lanes)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &one.floors)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("sample of pipe %q: %w", one.pipe, err)
+			return nil, fmt.Errorf("times of pipe %q: %w", one.pipe, err)
 		}
+		one.floors = t
 	}
 	return all, nil
 }
@@ -151,5 +144,5 @@ func (p *progress) old(lane store.Lane, cutoff int64) int64 {
 	if at := p.quiet[lane]; at > 0 && at <= cutoff {
 		return p.settled[lane].At
 	}
-	return min(p.floors[lane], p.settled[lane].At)
+	return min(p.floors.Floor(lane), p.settled[lane].At)
 }

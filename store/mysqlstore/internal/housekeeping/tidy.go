@@ -2,6 +2,10 @@ package housekeeping
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"strconv"
 	"time"
 
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
@@ -24,6 +28,10 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	if req.Journal <= 0 {
 		req.Journal = journalKept
 	}
+	first, err := firstRow(ctx, s.DB)
+	if err != nil {
+		return nil, s.Wrap("tidy", err)
+	}
 	done := ops.Tidied{}
 	for _, t := range []struct {
 		name, condition string
@@ -31,7 +39,7 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	}{
 		{"act", `done_at < ` + db.Now + ` - ? ORDER BY id`, req.Acts},
 		{"journal", `at < ` + db.Now + ` - ? ORDER BY id`, max(req.Journal, actsKept)},
-		{"settled", `at < ` + db.Now + ` - ? ORDER BY pipe, at`, samplesKept},
+		{"times", `at < ` + db.Now + ` - ? AND high < ` + strconv.FormatInt(first, 10) + ` ORDER BY pipe, at`, samplesKept},
 	} {
 		for {
 			var n int64
@@ -62,6 +70,16 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		done["unparked"] = n
 	}
 	return done, s.Wrap("tidy", err)
+}
+
+// firstRow is the lowest number of the outbox, above all numbers where it is empty.
+func firstRow(ctx context.Context, q db.Querier) (int64, error) {
+	first := int64(math.MaxInt64)
+	err := q.QueryRowContext(ctx, `SELECT seq FROM postrider_outbox ORDER BY seq LIMIT 1`).Scan(&first)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return first, err
 }
 
 // tidyUnparked removes times of messages whose rows were gone before they were sent, or that a

@@ -169,7 +169,7 @@ func passed(ctx context.Context, q db.Querier) (pipe string, floor int64, open h
 // tables are those with rows of pipes, without the table postrider_pipe itself.
 var tables = []string{ //nolint:gochecknoglobals // a constant that Go has no literal for
 	"postrider_progress", "postrider_relay", "postrider_parked", "postrider_act", "postrider_hold", "postrider_stop", "postrider_repair",
-	"postrider_settled", "postrider_minute", "postrider_unparked", "postrider_dropped", "postrider_alarm", "postrider_report", "postrider_sample",
+	"postrider_times", "postrider_unparked", "postrider_dropped", "postrider_alarm", "postrider_report", "postrider_sample",
 }
 
 // drop removes the rows of a pipe from all tables but some.

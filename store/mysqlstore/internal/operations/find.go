@@ -181,19 +181,23 @@ func (s Finder) sentAt(ctx context.Context, life *ops.MessageLife) (time.Time, e
 	if !errors.Is(err, sql.ErrNoRows) {
 		return db.Moment(at), err
 	}
-	var top int64
-	err = s.DB.QueryRowContext(ctx, `SELECT top FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos < ? ORDER BY pos DESC LIMIT 1`, s.Pipe, life.Lane, life.Seq).Scan(&top)
-	if err == nil && top < life.Seq {
-		err = s.DB.QueryRowContext(ctx, `SELECT at FROM postrider_minute WHERE pipe = ? AND lane = ? AND pos >= ? ORDER BY pos LIMIT 1`, s.Pipe, life.Lane, life.Seq).Scan(&at)
-	}
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
-	}
-	sent := db.Moment(at)
-	if life.Message.NotBefore.After(sent) {
+	rows, err := s.DB.QueryContext(ctx, `SELECT sent, high, lanes FROM postrider_times FORCE INDEX (of_number) WHERE pipe = ? AND high >= ? AND low < ?`, s.Pipe, life.Seq, life.Seq)
+	if err != nil {
 		return time.Time{}, err
 	}
-	return sent, err
+	defer rows.Close()
+	for rows.Next() {
+		var sent int64
+		var t db.Times
+		if err := rows.Scan(&sent, &t.High, &t.Lanes); err != nil {
+			return time.Time{}, err
+		}
+		early := !life.Message.NotBefore.IsZero() && sent < life.Message.NotBefore.UnixMicro()
+		if t.Dates(life.Lane, life.Seq) && !early && (!at.Valid || sent < at.Int64) {
+			at = sql.NullInt64{Int64: sent, Valid: true}
+		}
+	}
+	return db.Moment(at), errors.Join(rows.Err(), rows.Close())
 }
 
 // record reads one parked record, nil when it is missing.

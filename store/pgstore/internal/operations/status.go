@@ -92,7 +92,8 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 		aside, err = scanLanes(rows, &st)
 		return err
 	})
-	b.Queue(s.sql.states, pipe, statesFactor*limit).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, aside, int64(statesFactor*limit)) })
+	most := ops.ParkedLimit(limit)
+	b.Queue(s.sql.states, pipe, most).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, aside, most) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
 	b.Queue(s.sql.holds, pipe).Query(func(rows pgx.Rows) (err error) {
 		st.Holds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ops.Hold])
@@ -147,10 +148,6 @@ func scanLanes(rows pgx.Rows, st *ops.Status) (aside [2][]bool, err error) {
 	}
 	return aside, rows.Err()
 }
-
-// statesFactor times the limit of a lane is how far the parked records of a pipe are
-// counted, by state: the first by number.
-const statesFactor = 5
 
 // scanStates adds what is parked to lanes that scanLanes has read.
 func scanStates(rows pgx.Rows, st *ops.Status, aside [2][]bool, limit int64) error {

@@ -20,7 +20,7 @@ type Outbox struct {
 }
 
 // Version is the schema version that this package needs.
-const Version = 8
+const Version = 9
 
 // Remembered is how long an executed act is kept for who asked for it.
 const Remembered = 7 * 24 * time.Hour

@@ -26,7 +26,7 @@ type migration struct {
 }
 
 func migrations() []migration {
-	return []migration{{1, "outbox"}, {2, "retention"}, {3, "history"}, {4, "lag"}, {5, "view"}, {6, "sample"}, {7, "unparked"}, {8, "cause"}}
+	return []migration{{1, "outbox"}, {2, "retention"}, {3, "history"}, {4, "lag"}, {5, "view"}, {6, "sample"}, {7, "unparked"}, {8, "cause"}, {9, "state"}}
 }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (

@@ -68,11 +68,22 @@ func (s *Admin) Parked(ctx context.Context, query ops.ParkedQuery) ([]ops.Parked
 	return found, err
 }
 
-// which is the condition for the records of a query, with its arguments.
+// which is the condition for the records of a query, with its arguments. The planner has no
+// figures of the table, so each condition leaves it one index that fits: that of states is
+// on an expression, and a number is no reason to read all records in its order for one id.
 func (s *Admin) which(query ops.ParkedQuery) (where string, args []any) {
-	where, args = "pipe = ? AND seq > ?", []any{s.Pipe, query.AfterSeq}
-	if query.State != store.Pending { // in the text: an index of dead letters is used only then
-		where += " AND state = '" + query.State.String() + "'"
+	seq := "seq"
+	if query.ID != "" {
+		seq = "+seq"
+	}
+	where, args = "pipe = ? AND "+seq+" > ?", []any{s.Pipe, query.AfterSeq}
+	dead := query.State == store.Dead && query.Topic+query.Code != ""
+	switch name := query.State.String(); {
+	case query.State == store.Pending:
+	case query.ID+query.Key != "" || dead: // in the text: an index of dead letters is used only then
+		where += " AND state = '" + name + "'"
+	default:
+		where += " AND state || '' = '" + name + "'"
 	}
 	for _, f := range []struct{ column, value string }{
 		{"id", strings.ToLower(query.ID)}, {"topic", query.Topic}, {"key", query.Key}, {"code", query.Code},
@@ -85,7 +96,7 @@ func (s *Admin) which(query ops.ParkedQuery) (where string, args []any) {
 	if most <= 0 {
 		most = 100
 	}
-	return where + " ORDER BY seq LIMIT ?", append(args, most)
+	return where + " ORDER BY " + seq + " LIMIT ?", append(args, most)
 }
 
 // bare are the columns of a message without its payload.

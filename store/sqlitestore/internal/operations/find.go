@@ -29,6 +29,10 @@ func NewFinder(a *Admin, lane func(key, id string, lanes int) store.Lane) *Finde
 	return &Finder{a, lane}
 }
 
+// byID is the condition for the newest record of an id. The sign keeps the planner from reading
+// all records in the order of their numbers.
+const byID = `pipe = ? AND id = ? ORDER BY +seq DESC LIMIT 1`
+
 // Message implements ops.Finder.
 func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLife, error) {
 	life := ops.MessageLife{Pipe: s.Pipe}
@@ -39,7 +43,7 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	if err != nil {
 		return life, s.Wrap("find a message", err)
 	}
-	if life.Parked, err = s.record(ctx, `pipe = ? AND id = ? ORDER BY seq DESC LIMIT 1`, s.Pipe, strings.ToLower(q.ID)); err != nil {
+	if life.Parked, err = s.record(ctx, byID, s.Pipe, strings.ToLower(q.ID)); err != nil {
 		return life, err
 	}
 	if life.Parked != nil {

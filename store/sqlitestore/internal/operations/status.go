@@ -45,7 +45,7 @@ func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 		return st, s.Wrap("status", err)
 	}
 	st.Identity = g.Identity
-	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.parkedCounts, s.laneCounts} {
+	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.laneCounts} {
 		if err := part(ctx, tx.Conn, &st); err != nil {
 			return st, s.Wrap("status", err)
 		}
@@ -105,15 +105,29 @@ func (s *Admin) laneStates(ctx context.Context, q db.Querier, st *ops.Status) er
 	return rows.Err()
 }
 
+// countAhead reads an index alone and no row.
+const countAhead = `SELECT count(*), max(seq) FROM (SELECT seq FROM postrider_outbox
+	WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT ?3)`
+
+// firstDue reads the rows that are due, up to a limit, from a lane's position to a number. Their
+// order is about that of their times.
+const firstDue = `SELECT min(at) FROM (SELECT max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
+	WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) AND seq <= ?3 AND coalesce(not_before, 0) <= ?4 ORDER BY seq LIMIT ?5)`
+
+// oldestOf is how many rows of a lane that are due are looked at for the oldest.
+const oldestOf = 64
+
 // laneCounts counts what lies behind each lane's cursor, up to the limit.
 func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) error {
+	aside := [2][]bool{make([]bool, len(st.Lanes)), make([]bool, len(st.Lanes))} // as ops.Status.AddParked has it
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
 		var n int64
-		var oldest sql.NullInt64
-		err := q.QueryRowContext(ctx, `SELECT count(*), min(at) FROM (SELECT max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
-			WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT ?3)`,
-			s.Pipe, l.Lane, s.countLimit).Scan(&n, &oldest)
+		var last, oldest sql.NullInt64
+		err := q.QueryRowContext(ctx, countAhead, s.Pipe, l.Lane, s.countLimit).Scan(&n, &last)
+		if err == nil && n > 0 {
+			err = q.QueryRowContext(ctx, firstDue, s.Pipe, l.Lane, last.Int64, db.Micros(s.Now()), oldestOf).Scan(&oldest)
+		}
 		if err != nil {
 			return err
 		}
@@ -124,7 +138,10 @@ func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) er
 		if err != nil {
 			return err
 		}
-		if l.Lag, err = s.parkedLag(ctx, q, l.Lane); err != nil {
+		if aside[0][i], l.Lag, err = s.parkedLag(ctx, q, l.Lane); err != nil {
+			return err
+		}
+		if err := q.QueryRowContext(ctx, someDead, s.Pipe, l.Lane).Scan(&aside[1][i]); err != nil {
 			return err
 		}
 		if l.HeldTopics, err = s.heldTopics(ctx, q, st, l); err != nil {
@@ -138,7 +155,7 @@ func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) er
 		st.AddLag(l)
 		st.Capped = st.Capped || n >= int64(s.countLimit)
 	}
-	return nil
+	return s.parkedCounts(ctx, q, st, aside)
 }
 
 // edge is the age of the first row of a lane that laneCounts does not count, where none of those
@@ -187,67 +204,52 @@ func (s *Admin) heldTopics(ctx context.Context, q db.Querier, st *ops.Status, l 
 const expected = `CASE WHEN state = 'scheduled' THEN due_at WHEN generation > 0 AND first_failed IS NOT NULL THEN first_failed
 	ELSE max(created_at, coalesce(not_before, 0)) END`
 
-// parkedLag is how late the oldest parked record of a lane is.
-func (s *Admin) parkedLag(ctx context.Context, q db.Querier, lane store.Lane) (time.Duration, error) {
+// parkedLag reports whether a lane has a parked record that is not dead, and how late the oldest
+// of them is.
+func (s *Admin) parkedLag(ctx context.Context, q db.Querier, lane store.Lane) (some bool, late time.Duration, err error) {
 	var oldest sql.NullInt64
-	err := q.QueryRowContext(ctx, `SELECT min(at) FROM (SELECT `+expected+` AS at FROM postrider_parked
+	err = q.QueryRowContext(ctx, `SELECT min(at) FROM (SELECT `+expected+` AS at FROM postrider_parked
 		WHERE pipe = ? AND lane = ? AND state <> 'dead' ORDER BY `+expected+` LIMIT 1)`, s.Pipe, lane).Scan(&oldest)
 	if err != nil || !oldest.Valid {
-		return 0, err
+		return false, 0, err
 	}
-	return max(0, -s.Until(oldest.Int64)), nil
+	return true, max(0, -s.Until(oldest.Int64)), nil
 }
 
-// parkedCounts counts what is parked in each lane, up to the limit.
-func (s *Admin) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status) error {
-	for i := range st.Lanes {
-		l := &st.Lanes[i]
-		counts, err := s.parkedOf(ctx, q, l.Lane)
+// someDead reads one entry of an index.
+const someDead = `SELECT EXISTS (SELECT 1 FROM postrider_parked WHERE pipe = ? AND lane = ? AND state = 'dead')`
+
+// countState reads an index alone and no row of a record.
+const countState = `SELECT lane, ?2, count(*) FROM (SELECT lane FROM postrider_parked WHERE pipe = ?1 AND state || '' = ?2 ORDER BY seq LIMIT ?3) GROUP BY lane`
+
+// parkedCounts counts what is parked: of each state the first records of the pipe, up to
+// ops.ParkedLimit.
+func (s *Admin) parkedCounts(ctx context.Context, q db.Querier, st *ops.Status, aside [2][]bool) error {
+	limit := ops.ParkedLimit(s.countLimit)
+	var all []ops.ParkedIn
+	for state := store.Scheduled; state <= store.Dead; state++ {
+		found, err := s.parkedOf(ctx, q, state, limit)
 		if err != nil {
 			return err
 		}
-		alive := int64(0)
-		for state, n := range counts {
-			st.Parked[state] += n
-			l.Parked += n
-			if state != store.Dead.String() {
-				alive += n
-			}
-		}
-		l.Pending += alive
-		st.Capped = st.Capped || alive >= int64(s.countLimit)
-		st.ParkedCapped = st.ParkedCapped || max(alive, counts[store.Dead.String()]) >= int64(s.countLimit)
+		all = append(all, found...)
 	}
+	st.AddParked(all, aside, limit)
 	return nil
 }
 
-// countDead reads an index alone and no row of a dead letter.
-const countDead = `SELECT count(*) FROM (SELECT 1 FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state = 'dead' LIMIT ?3)`
-
-// parkedOf counts the parked records of one lane by state: those that are alive, and
-// those that are dead, each up to the limit.
-func (s *Admin) parkedOf(ctx context.Context, q db.Querier, lane store.Lane) (map[string]int64, error) {
-	var dead int64
-	if err := q.QueryRowContext(ctx, countDead, s.Pipe, lane, s.countLimit).Scan(&dead); err != nil {
-		return nil, err
-	}
-	rows, err := q.QueryContext(ctx, `SELECT state, count(*) FROM (
-		SELECT state FROM postrider_parked WHERE pipe = ?1 AND lane = ?2 AND state <> 'dead' ORDER BY `+expected+` LIMIT ?3) GROUP BY state`, s.Pipe, lane, s.countLimit)
+func (s *Admin) parkedOf(ctx context.Context, q db.Querier, state store.State, limit int64) (found []ops.ParkedIn, err error) {
+	rows, err := q.QueryContext(ctx, countState, s.Pipe, state.String(), limit)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	counts := map[string]int64{}
-	if dead > 0 {
-		counts[store.Dead.String()] = dead
-	}
 	for rows.Next() {
-		var state string
-		var n int64
-		if err := rows.Scan(&state, &n); err != nil {
+		var one ops.ParkedIn
+		if err := rows.Scan(&one.Lane, &one.State, &one.N); err != nil {
 			return nil, err
 		}
-		counts[state] = n
+		found = append(found, one)
 	}
-	return counts, rows.Err()
+	return found, rows.Err()
 }

@@ -1,0 +1,1 @@
+DROP INDEX postrider_parked_state;
