@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -222,6 +221,9 @@ func (g *team) reads(query string, args ...any) (n int64) {
 			}
 			sum += one
 		}
+		if err := rows.Err(); err != nil {
+			g.Fatal(err)
+		}
 		return sum
 	}
 	before := count()
@@ -229,10 +231,11 @@ func (g *team) reads(query string, args ...any) (n int64) {
 	if err != nil {
 		g.Fatalf("%s: %v", query, err)
 	}
+	defer rows.Close()
 	for rows.Next() {
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	if err := rows.Err(); err != nil {
 		g.Fatal(err)
 	}
-	return count() - before
+	return count() - before // the rows are read: the connection is free
 }

@@ -39,6 +39,7 @@ func (s Session) String() string {
 	return text + ")"
 }
 
+// Age returns how long ago it began, to the second.
 func (s Session) Age() time.Duration { return time.Duration(s.Seconds) * time.Second }
 
 // Oldest returns the oldest statement of another session; its seconds are -1 when none runs. Sessions that
