@@ -330,7 +330,7 @@ func (d DB) ready(ctx context.Context, p *Plan) error {
 	if a := p.Table.Adopted; a != nil && a.Retired && (!p.opts.Mirror || a.InPlace != p.opts.InPlace) {
 		return p.Table.refuse(Already, "run `postrider adopt mirror "+p.Table.Full()+" --once` until nothing is left, then `postrider adopt undo` again; or add --mirror", "the mirror of an earlier adoption has rows to write back")
 	} else if a != nil && !a.Retired {
-		return p.Table.refuse(Already, "`postrider adopt status "+p.Table.Full()+"` shows it, and `postrider adopt undo "+p.Table.Full()+"` removes it", "the table is adopted already")
+		return p.Table.already()
 	}
 	look := d.readyPostgres
 	if d.Dialect == MySQL {
@@ -350,6 +350,20 @@ func (d DB) ready(ctx context.Context, p *Plan) error {
 	return nil
 }
 
+func (t *Table) already() error {
+	return t.refuse(Already, "`postrider adopt status "+t.Full()+"` shows it, and `postrider adopt undo "+t.Full()+"` removes it", "the table is adopted already")
+}
+
+// overtaken returns an error when another command has adopted the table meanwhile: its trigger copies
+// each new row, and a batch that meets one finds it copied twice, as long as rows come.
+func (d DB) overtaken(ctx context.Context, t *Table) error {
+	now, err := d.Look(ctx, t.Full())
+	if err == nil && now.Adopted != nil && !now.Adopted.Retired {
+		err = t.already()
+	}
+	return err
+}
+
 // backfill copies pending rows until few are left.
 func (d DB) backfill(ctx context.Context, p *Plan, begin time.Time, done *Adopted) error {
 	for {
@@ -358,6 +372,11 @@ func (d DB) backfill(ctx context.Context, p *Plan, begin time.Time, done *Adopte
 		}
 		n, err := d.batch(ctx, p)
 		if blocked(err) && time.Since(begin) <= d.Wait {
+			if twice(err) {
+				if err := d.overtaken(ctx, p.Table); err != nil {
+					return err
+				}
+			}
 			if err := sleep(ctx, lockFirst); err != nil {
 				return err
 			}

@@ -138,23 +138,23 @@ func (w writer) ours(row string, inPlace bool) string {
 	return w.in(row, slices.Concat(s.Pending, s.InProgress, s.Dead), s.NullPending)
 }
 
-// notIn are the unsettled rows that a table of entries lacks: they are to be copied.
-func (w writer) notIn(row, entries string) string {
-	return w.unsettled(row) + " AND NOT EXISTS (SELECT 1 FROM " + entries + " AS m WHERE " + w.meets(row, "m") + ")"
+// notIn are the unsettled rows that a table of entries lacks: they are to be copied. lock is how it reads the entries.
+func (w writer) notIn(row, entries, lock string) string {
+	return w.unsettled(row) + " AND NOT EXISTS (SELECT 1 FROM " + entries + " AS m WHERE " + w.meets(row, "m") + lock + ")"
 }
 
 func (p pgPlan) fresh(row string) string {
 	if !p.inPlace {
 		return p.unsettled(row)
 	}
-	return p.notIn(row, p.mirrored())
+	return p.notIn(row, p.mirrored(), "")
 }
 
 func (p mysqlPlan) fresh(row string) string {
 	if !p.inPlace {
 		return p.unsettled(row)
 	}
-	return p.notIn(row, p.mirrored())
+	return p.notIn(row, p.mirrored(), "")
 }
 
 // watch is the body of the trigger: new rows are copied. Of a row that becomes pending again, the message is sent

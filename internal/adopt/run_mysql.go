@@ -22,7 +22,7 @@ func (p *Plan) mysql(r *Record) {
 		p.Backfill = []string{sql.pick(BatchRows), sql.copyRows(1), sql.markRows(1)}
 	}
 	if p.opts.Mirror {
-		p.Prepare, p.Mirror = []string{sql.prepare()}, []string{sql.reflect(BatchRows), sql.written(1)}
+		p.Prepare, p.Mirror = []string{sql.prepare()}, []string{sql.reflect(BatchRows), sql.positions(1), sql.dropped(), sql.written(1)}
 		p.Remove = append(p.Remove, "DROP TABLE "+sql.mirrored())
 	}
 }
@@ -204,85 +204,6 @@ func (d DB) undoMySQL(ctx context.Context, t *Table, wait time.Duration) (mirror
 		}
 	}
 	return mirrored, nil
-}
-
-// reflect finds the rows of messages that were sent, behind a place. It looks each one up: the view
-// postrider_messages counts all that is not settled, and relays give no number up before a
-// statement has ended that began earlier, so that behind a slow one the backlog would grow.
-func (p mysqlPlan) reflect(limit int) string {
-	return `SELECT m.seq, CASE WHEN k.seq IS NOT NULL THEN 0 WHEN o.seq IS NULL THEN 1 WHEN c.pos IS NULL OR o.seq > c.pos THEN 0
-      WHEN EXISTS (SELECT 1 FROM postrider_dropped AS d WHERE d.pipe = n.pipe AND o.seq BETWEEN d.low AND d.high) THEN 0
-      WHEN EXISTS (SELECT 1 FROM JSON_TABLE(c.holes, '$[*]' COLUMNS (first BIGINT PATH '$[0]', last BIGINT PATH '$[1]')) AS h WHERE o.seq BETWEEN h.first AND h.last) THEN 0
-      ELSE 1 END, ` + p.died() + `
-    FROM (SELECT * FROM ` + p.mirrored() + fmt.Sprintf(` WHERE seq > ? ORDER BY seq LIMIT %d`, limit) + `) AS m
-    JOIN (SELECT ? AS pipe) AS n
-    LEFT JOIN postrider_parked AS k ON k.pipe = n.pipe AND k.seq = m.seq
-    LEFT JOIN postrider_outbox AS o ON o.seq = m.seq
-    LEFT JOIN postrider_progress AS c ON c.pipe = n.pipe AND c.lane = o.lane ORDER BY m.seq`
-}
-
-// written writes them back, and forget removes them from the mirror's table.
-func (p mysqlPlan) written(count int) string {
-	set := p.sent("t.", p.clock(Column{Class: Time}), p.clock(Column{Class: LocalTime}), p.inPlace)
-	return "UPDATE " + p.table() + " AS t JOIN " + p.mirrored() + " AS m ON " + p.meets("t", "m") + " SET " + set +
-		"\n    WHERE " + p.ours("t", p.inPlace) + " AND m.seq IN (" + strings.TrimSuffix(strings.Repeat("?, ", count), ", ") + ")"
-}
-
-func (p mysqlPlan) forget(count int) string {
-	return "DELETE FROM " + p.mirrored() + " WHERE seq IN (" + strings.TrimSuffix(strings.Repeat("?, ", count), ", ") + ")"
-}
-
-func (d DB) mirrorMySQL(ctx context.Context, p mysqlPlan, pipe string, from Place) (written, foreign, seen int64, to Place, err error) {
-	tx, err := d.SQL.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return 0, 0, 0, from, err
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	rows, err := tx.QueryContext(ctx, p.reflect(BatchRows), from.Seq, pipe)
-	if err != nil {
-		return 0, 0, 0, from, err
-	}
-	defer rows.Close()
-	var sent []any
-	var dead []death
-	for rows.Next() {
-		var is bool
-		var one death
-		if err := rows.Scan(&to.Seq, &is, &one.at, &one.attempts, &one.text); err != nil {
-			return 0, 0, 0, from, err
-		}
-		seen++
-		switch {
-		case is:
-			sent = append(sent, to.Seq)
-		case one.at.Valid:
-			one.seq = to.Seq
-			dead = append(dead, one)
-		}
-	}
-	if err := rows.Err(); err != nil || len(sent)+len(dead) == 0 {
-		return 0, 0, seen, to, err
-	}
-	if err := p.bury(ctx, tx, dead); err != nil {
-		return 0, 0, 0, from, err
-	}
-	if len(sent) > 0 {
-		res, err := tx.ExecContext(ctx, p.written(len(sent)), sent...)
-		if err != nil {
-			return 0, 0, 0, from, err
-		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return 0, 0, 0, from, err
-		}
-		if foreign = int64(len(sent)) - n; !p.inPlace {
-			foreign = 0 // a state that stays as it is counts among them
-		}
-		if _, err := tx.ExecContext(ctx, p.forget(len(sent)), sent...); err != nil {
-			return 0, 0, 0, from, err
-		}
-	}
-	return int64(len(sent)), foreign, seen, to, tx.Commit()
 }
 
 // lookMySQL reads the catalog.

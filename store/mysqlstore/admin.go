@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -157,7 +158,7 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 		p := positions[l.Lane]
 		if crowded == nil && len(p.Open) >= mostOpen {
 			crowded = p.Open
-			st.Alarms = append(st.Alarms, tooMany(crowded).Error())
+			st.Alarms = append(st.Alarms, sessions.TooMany(ctx, q, crowded, patience+slack).Error())
 		}
 		counted, seen, limit := int64(0), int64(0), int64(s.opts.CountLimit)
 		count := func(where string) error {

@@ -11,11 +11,9 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// trxNow is the server's time in the zone of its process, as INNODB_TRX tells times.
-const trxNow = `CONVERT_TZ(NOW(), @@SESSION.time_zone, 'SYSTEM')`
 
 // variables are global settings of the server.
 func (p *patient) variables(ctx context.Context, names ...string) (map[string]string, error) {
@@ -75,7 +73,7 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 	}
 	var found []ops.Finding
 	var refusal *store.UnusableError
-	if err := p.seesAll(ctx, p.box.DB); errors.As(err, &refusal) {
+	if err := sessions.SeesAll(ctx, p.box.DB); errors.As(err, &refusal) {
 		found = append(found, ops.Finding{Severity: ops.Critical, What: refusal.What, Why: "relays of this user refuse to work", Fix: refusal.Fix, SQL: []string{refusal.Fix}})
 	} else if err != nil {
 		return nil, err
@@ -235,25 +233,26 @@ func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
 // examineTransactions looks for statements that keep dead numbers open, and for
 // transactions that keep old rows.
 func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error) {
-	if err := p.seesAll(ctx, p.box.DB); err != nil {
+	if err := sessions.SeesAll(ctx, p.box.DB); err != nil {
 		return nil, err
 	}
 	var found []ops.Finding
 	limit := p.req.Limits.Transaction
-	oldest, err := p.oldest(ctx, p.box.DB)
+	oldest, err := sessions.Oldest(ctx, p.box.DB)
 	if err != nil {
 		return nil, err
 	}
-	if age := time.Duration(oldest) * time.Second; worse(age, limit) > ops.OK {
+	if age := oldest.Age(); worse(age, limit) > ops.OK {
+		kill := fmt.Sprintf("KILL QUERY %d", oldest.ID)
 		found = append(found, ops.Finding{
-			Severity: worse(age, limit), What: fmt.Sprintf("a statement runs for %s", age), Data: map[string]any{"seconds": oldest},
+			Severity: worse(age, limit), What: fmt.Sprintf("a statement of %s runs for %s", oldest, age), Data: map[string]any{"session": oldest.ID, "seconds": oldest.Seconds},
 			Why: "every rollback since it began leaves a number that relays must remember: at 4,000 of them messages behind wait",
-			Fix: "find it with SHOW PROCESSLIST, and end it with KILL",
+			Fix: "end it: " + kill, SQL: []string{kill},
 		})
 	}
-	rows, err := p.box.DB.QueryContext(ctx, `SELECT t.trx_mysql_thread_id, COALESCE(CONCAT(l.USER, '@', l.HOST), ''), TIMESTAMPDIFF(SECOND, t.trx_started, `+trxNow+`)
+	rows, err := p.box.DB.QueryContext(ctx, `SELECT t.trx_mysql_thread_id, COALESCE(CONCAT(l.USER, '@', l.HOST), ''), TIMESTAMPDIFF(SECOND, t.trx_started, `+sessions.TrxNow+`)
 		FROM information_schema.INNODB_TRX t LEFT JOIN information_schema.PROCESSLIST l ON l.ID = t.trx_mysql_thread_id
-		WHERE t.trx_mysql_thread_id <> 0 AND t.trx_started <= `+trxNow+` - INTERVAL ? SECOND ORDER BY t.trx_started LIMIT 10`, int64(limit.Seconds()))
+		WHERE t.trx_mysql_thread_id <> 0 AND t.trx_started <= `+sessions.TrxNow+` - INTERVAL ? SECOND ORDER BY t.trx_started LIMIT 10`, int64(limit.Seconds()))
 	if err != nil {
 		return found, err
 	}
@@ -280,8 +279,8 @@ func (p *patient) examineTransactions(ctx context.Context) ([]ops.Finding, error
 // examinePrepared looks for prepared XA transactions, which have no session.
 func (p *patient) examinePrepared(ctx context.Context) ([]ops.Finding, error) {
 	var n, seconds int64
-	err := p.box.DB.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(MAX(TIMESTAMPDIFF(SECOND, trx_started, `+trxNow+`)), 0) FROM information_schema.INNODB_TRX
-		WHERE trx_mysql_thread_id = 0 AND trx_started <= `+trxNow+` - INTERVAL ? SECOND`, int64(p.req.Limits.Transaction.Seconds())).Scan(&n, &seconds)
+	err := p.box.DB.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(MAX(TIMESTAMPDIFF(SECOND, trx_started, `+sessions.TrxNow+`)), 0) FROM information_schema.INNODB_TRX
+		WHERE trx_mysql_thread_id = 0 AND trx_started <= `+sessions.TrxNow+` - INTERVAL ? SECOND`, int64(p.req.Limits.Transaction.Seconds())).Scan(&n, &seconds)
 	if err != nil {
 		return nil, err
 	}

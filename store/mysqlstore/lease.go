@@ -12,6 +12,7 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/housekeeping"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -76,7 +77,7 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		return here, err
 	}
 	g.Now = time.UnixMicro(at)
-	if err := s.seesAll(ctx, q); err != nil {
+	if err := sessions.SeesAll(ctx, q); err != nil {
 		return here, err
 	}
 	if here, err = s.identify(ctx, q, at, g); err != nil {

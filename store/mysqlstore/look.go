@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 )
 
 const (
@@ -141,12 +142,12 @@ func (s *Store) bury(ctx context.Context, conn *sql.Conn, tracker *holes.Tracker
 		return nil
 	}
 	s.eye.asked = began
-	seconds, err := s.oldest(ctx, conn)
+	oldest, err := sessions.Oldest(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if seconds >= 0 {
-		began -= time.Duration(seconds)*time.Second + slack
+	if oldest.Seconds >= 0 {
+		began -= oldest.Age() + slack
 	}
 	suspects := tracker.Suspects(began)
 	if len(suspects) == 0 {

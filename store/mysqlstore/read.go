@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 )
 
 // unbounded is how many records a read without a limit takes from one lane.
@@ -71,25 +72,20 @@ func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		spent += p.size
 		batches = append(batches, b)
 	}
-	return batches, stuck(reads, lanes, batches)
+	if stuck(reads, lanes, batches) {
+		return batches, s.box.Wrap("read", sessions.TooMany(ctx, conn, lanes[0].Open, patience+slack))
+	}
+	return batches, nil
 }
 
-// stuck is the reason why a read has nothing although something is there.
-func stuck(reads []store.LaneRead, lanes []scanned, batches []store.Batch) error {
+// stuck reports whether a read has nothing although something is there.
+func stuck(reads []store.LaneRead, lanes []scanned, batches []store.Batch) bool {
 	for i, r := range reads {
 		if r.Parked || !lanes[i].stuck || len(batches[i].Messages) > 0 || batches[i].More {
-			return nil
+			return false
 		}
 	}
-	return tooMany(lanes[0].Open)
-}
-
-// tooMany says that messages wait since holes are too many.
-func tooMany(open holes.Set) error {
-	return &store.UnusableError{
-		What: fmt.Sprintf("%d gaps in the outbox's numbers from %d on wait for statements that began before; messages behind them are held up", len(open), open[0].First),
-		Fix:  "find the oldest statement in SHOW FULL PROCESSLIST or the prepared one in XA RECOVER, and end it", Passing: true,
-	}
+	return true
 }
 
 // scanned is what one lane has for a read.

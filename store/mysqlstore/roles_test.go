@@ -22,6 +22,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/storetest"
 )
@@ -96,8 +97,8 @@ func TestRoles(t *testing.T) {
 			_, _ = c.root.ExecContext(asleep, "DO SLEEP(60)") // ends with an error, when it is woken
 		}()
 		waitFor(t, "a statement of another user is seen", func() bool {
-			seconds, err := relay.oldest(ctx, c.relay)
-			return err == nil && seconds >= 0
+			found, err := sessions.Oldest(ctx, c.relay)
+			return err == nil && found.Seconds >= 0
 		})
 		wake()
 		<-slept

@@ -104,36 +104,6 @@ func refused(v map[string]string) error {
 	return nil
 }
 
-// oldest returns how long the oldest statement of another session runs, in seconds,
-// rounded by the server, and -1 when none runs. Sessions that sleep, and the server's own
-// threads, draw no numbers.
-func (s *Store) oldest(ctx context.Context, q db.Querier) (seconds int64, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(CASE WHEN COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')
-		AND USER NOT IN ('system user', 'event_scheduler') AND ID <> CONNECTION_ID() THEN GREATEST(TIME, 0) END), -1) FROM information_schema.PROCESSLIST`).Scan(&seconds)
-	return seconds, err
-}
-
-// seesAll reports whether the user may see the statements of all sessions: without the
-// privilege the server shows only the user's own, without an error.
-func (s *Store) seesAll(ctx context.Context, q db.Querier) error {
-	var user string
-	if err := q.QueryRowContext(ctx, `SELECT CURRENT_USER()`).Scan(&user); err != nil {
-		return err
-	}
-	// The table needs PROCESS, of the user or of a role that is active. Without it, it is empty
-	// on MariaDB.
-	var may bool
-	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM information_schema.INNODB_CMP)`).Scan(&may)
-	if db.Code(err) == db.ErrNeedsPrivilege || err == nil && !may {
-		name, host, _ := strings.Cut(user, "@")
-		err = &store.UnusableError{
-			What: "user " + user + " lacks the privilege PROCESS, without which running statements of other sessions are invisible",
-			Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
-		}
-	}
-	return err
-}
-
 func readOnly() error {
 	return &store.UnusableError{What: "the server is read-only", Fix: "connect to the primary", Passing: true}
 }
