@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/bench/clouds"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/awsbroker"
 	"github.com/postrider/postrider/broker/kafkabroker"
@@ -109,7 +110,7 @@ func cloudClient(ctx context.Context, name, url, topic string) (*clouds.Client, 
 		open = clouds.PubSub
 	}
 	return open(ctx, url, topic, func(i int) (id, key string, payload []byte) {
-		return string(appendID(nil, i)), string(appendKey(nil, i)), appendPayload(make([]byte, 0, 256), i)
+		return string(rows.ID(nil, i)), string(rows.Key(nil, i)), rows.Payload(make([]byte, 0, 256), i)
 	})
 }
 
@@ -132,7 +133,7 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 	var (
 		g       gate
 		seen    = make([]bool, n)
-		highest = make([]int, keys)
+		highest = make([]int, rows.Keys)
 	)
 	for i := range highest {
 		highest[i] = -1
@@ -143,17 +144,17 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 	}
 	err = b.Follow(ctx, topic, held, func(r brokers.Record) {
 		g.Delivered++
-		i, err := number(r.Payload)
+		i, err := rows.Number(r.Payload)
 		switch {
 		case err != nil || i >= n:
 			g.Note = "the broker has a record that was never written"
 		case seen[i]:
 			g.Duplicates++
-		case i < highest[i%keys]:
+		case i < highest[i%rows.Keys]:
 			g.Disorder++
 			seen[i] = true
 		default:
-			highest[i%keys], seen[i] = i, true
+			highest[i%rows.Keys], seen[i] = i, true
 		}
 	})
 	if err != nil {
@@ -166,14 +167,6 @@ func (b *benchBroker) check(ctx context.Context, topic string, n int) (gate, err
 	}
 	g.OK = g.Lost == 0 && g.Duplicates == 0 && g.Disorder == 0 && g.Note == ""
 	return g, nil
-}
-
-// number returns the number at the beginning of a payload that fill wrote.
-func number(payload []byte) (int, error) {
-	if len(payload) < 16 {
-		return 0, fmt.Errorf("payload of %d bytes", len(payload))
-	}
-	return strconv.Atoi(string(payload[:16]))
 }
 
 // openSink opens the sink of the relay's child.

@@ -14,13 +14,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/routed"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // A child is this program in a separate process, so that its CPU time and memory can be
@@ -118,26 +116,17 @@ func runChild(ctx context.Context, what string, args []string) error {
 	return errUsage
 }
 
-// relayPool opens a pool with the settings of the program's relay.
-func relayPool(ctx context.Context, pgURL string) (*pgxpool.Pool, error) {
-	conf, err := pgstore.ParseConfig(pgURL)
-	if err != nil {
-		return nil, err
-	}
-	return pgxpool.NewWithConfig(ctx, conf)
-}
-
 // childRelay drains an outbox until it is ended. Its sink has the given fault.
-func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault string) error {
+func childRelay(ctx context.Context, url, brokerName, brokerURL, count, fault string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
 	}
-	pool, err := relayPool(ctx, pgURL)
+	st, closeStore, err := database.OpenStore(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeStore()
 	var sink broker.Sink
 	var closeSink func()
 	switch fault {
@@ -153,12 +142,12 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	}
 	defer closeSink()
 	if fault != "" && fault != framed && fault != plainRoute {
-		if sink, err = newFaulty(ctx, sink, pool, fault); err != nil {
+		if sink, err = newFaulty(ctx, sink, url, fault); err != nil {
 			return err
 		}
 	}
 	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
-	return relay.New(pgstore.New(pool, nil), counted, nil).Run(ctx)
+	return relay.New(st, counted, nil).Run(ctx)
 }
 
 // countingSink prints the time of the n-th acknowledgement.

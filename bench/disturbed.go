@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/lab/brokers"
 )
@@ -44,8 +44,8 @@ type disturbance struct {
 // disturbed is the state of such a run.
 type disturbed struct {
 	config
-	*servers
-	old *pgxpool.Pool // of workload old: the database with the history
+	*pgServers
+	old *database.PG // of workload old: the database with the history
 }
 
 func disturbances() map[string]disturbance {
@@ -71,14 +71,14 @@ func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (
 	if dis.follows && c.broker == "null" {
 		return nil, fmt.Errorf("%s needs a broker to read from: kafka, nats or redis", name)
 	}
-	s, err := startServers(ctx, c)
+	s, err := startPG(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	d := &disturbed{config: c, servers: s}
+	d := &disturbed{config: c, pgServers: s}
 	say("writing %d messages", c.messages)
-	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
+	if err := s.pg.Fill(ctx, "bench", c.messages); err != nil {
 		return nil, err
 	}
 	if dis.prepare != nil {
@@ -116,22 +116,22 @@ func runDisturbed(ctx context.Context, c config, name string, dis disturbance) (
 }
 
 // drained runs one drain by one relay whose sink has a fault, "" for none.
-func (d *disturbed) drained(ctx context.Context, url string, pool *pgxpool.Pool, fault string) (float64, error) {
+func (d *disturbed) drained(ctx context.Context, pg *database.PG, fault string) (float64, error) {
 	if err := d.b.reset(ctx, "bench"); err != nil {
 		return 0, err
 	}
-	if err := rewind(ctx, pool); err != nil {
+	if err := pg.Rewind(ctx); err != nil {
 		return 0, err
 	}
 	n := d.messages
 	if fault != "" {
-		spared, err := concerned(ctx, pool, fault)
+		spared, err := concerned(ctx, pg.Pool, fault)
 		if err != nil {
 			return 0, err
 		}
 		n -= spared
 	}
-	u, err := childRun(ctx, "relay", url, d.b.Name, d.b.URL, strconv.Itoa(n), fault)
+	u, err := childRun(ctx, "relay", pg.URL(), d.b.Name, d.b.URL, strconv.Itoa(n), fault)
 	if err != nil {
 		return 0, err
 	}
@@ -144,7 +144,7 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	if err := d.b.reset(ctx, "bench"); err != nil {
 		return 0, err
 	}
-	if err := rewind(ctx, d.pool); err != nil {
+	if err := d.pg.Rewind(ctx); err != nil {
 		return 0, err
 	}
 	start := time.Now()
@@ -152,7 +152,7 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 	for i := range fleet {
 		var err error
 		// The relays share the messages in any proportion, so none reports that it is done.
-		if fleet[i], err = startChild(ctx, "relay", d.pg.URL, d.b.Name, d.b.URL, strconv.Itoa(2*d.messages), ""); err != nil {
+		if fleet[i], err = startChild(ctx, "relay", d.url(), d.b.Name, d.b.URL, strconv.Itoa(2*d.messages), ""); err != nil {
 			return 0, err
 		}
 	}
@@ -169,10 +169,10 @@ func (d *disturbed) followed(ctx context.Context, relays int) (float64, error) {
 func drainBesideTransaction(ctx context.Context, d *disturbed) (rate float64, err error) {
 	// Rewind before the transaction starts: its snapshot would keep the rows that
 	// rewind removes, and the drain would have to skip them.
-	if err := rewind(ctx, d.pool); err != nil {
+	if err := d.pg.Rewind(ctx); err != nil {
 		return 0, err
 	}
-	tx, err := d.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	tx, err := d.pg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		return 0, err
 	}
@@ -180,11 +180,11 @@ func drainBesideTransaction(ctx context.Context, d *disturbed) (rate float64, er
 	if _, err := tx.Exec(ctx, "INSERT INTO postrider.outbox (topic) VALUES ('never committed')"); err != nil {
 		return 0, err
 	}
-	return d.drained(ctx, d.pg.URL, d.pool, "")
+	return d.drained(ctx, d.pg, "")
 }
 
 func drainWith(fault string) func(context.Context, *disturbed) (float64, error) {
 	return func(ctx context.Context, d *disturbed) (float64, error) {
-		return d.drained(ctx, d.pg.URL, d.pool, fault)
+		return d.drained(ctx, d.pg, fault)
 	}
 }

@@ -2,189 +2,121 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
-	"github.com/postrider/postrider/dialect"
-	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/outbox"
-	"github.com/postrider/postrider/store/ops"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // enqueueResult is the JSON object of the enqueue workload: microseconds per message in
-// one transaction, without its COMMIT, with the same driver.
+// one transaction, without its COMMIT, with the same driver. A figure that the product
+// does not have is left out.
 type enqueueResult struct {
 	Workload string  `json:"workload"`
+	Store    string  `json:"store"`
 	Bare     float64 `json:"bare_insert_us"`
 	One      float64 `json:"enqueue_1_us"`
 	Hundred  float64 `json:"enqueue_100_us_per_message"`
-	// Copy is the limit of batches: the same hundred rows with COPY.
-	Copy float64 `json:"copy_100_us_per_message"`
+	// Copy is the limit of batches: the same hundred rows with COPY. BareHundred is the
+	// limit without COPY: one INSERT of a hundred rows.
+	Copy        *float64 `json:"copy_100_us_per_message,omitempty"`
+	BareHundred *float64 `json:"bare_insert_100_us_per_message,omitempty"`
 	// StrictOne is One into a strict topic; the WAL is that of one message there.
-	StrictOne     float64 `json:"strict_1_us"`
-	StrictHundred float64 `json:"strict_100_us_per_message"`
-	StrictWAL     int64   `json:"strict_extra_wal_bytes_per_message"`
+	StrictOne     *float64 `json:"strict_1_us,omitempty"`
+	StrictHundred *float64 `json:"strict_100_us_per_message,omitempty"`
+	StrictWAL     *int64   `json:"strict_extra_wal_bytes_per_message,omitempty"`
 	Ratios        struct {
-		OfBare  float64 `json:"of_bare_insert"`
-		Batched float64 `json:"cheaper_in_batches_of_100"`
-		OfCopy  float64 `json:"batches_of_copy"`
-		Strict  float64 `json:"strict_of_plain"`
+		OfBare        float64  `json:"of_bare_insert"`
+		Batched       float64  `json:"cheaper_in_batches_of_100"`
+		OfCopy        *float64 `json:"batches_of_copy,omitempty"`
+		OfBareHundred *float64 `json:"batches_of_bare_insert_100,omitempty"`
+		Strict        *float64 `json:"strict_of_plain,omitempty"`
 	} `json:"ratios"`
 }
 
-// topicStrict is a topic with strict keys.
-const topicPlain, topicStrict = "bench", "bench-strict"
+// inTurn are the probes in the order of a turn.
+var inTurn = [...]string{database.Bare, database.One, database.StrictOne, database.Hundred, database.BareHundred, database.CopyHundred, database.StrictHundred}
 
 // runEnqueue compares Enqueue with a bare INSERT of the same columns, in turn.
 func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
-	pg, err := testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput())
+	db, err := database.Start(ctx, c.store, c.postgres)
 	if err != nil {
 		return nil, err
 	}
-	defer pg.Close()
-	pool, err := newOutbox(ctx, pg.URL)
+	defer db.Close()
+	ways, end, err := db.Probes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer pool.Close()
-	if _, err := pgstore.New(pool, nil).Office().Strict.SetStrict(ctx, ops.StrictRequest{Topic: topicStrict, Strict: true, Actor: "bench"}); err != nil {
-		return nil, err
-	}
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Release()
-
+	defer end()
+	probes := map[string]*probe{}
 	const turns = 40
-	var bare, one, hundred, copied, strictOne, strictHundred probe
-	bare = probe{fn: bareInsert, per: 250}
-	one, strictOne = probe{fn: enqueueOne(topicPlain), per: 250}, probe{fn: enqueueOne(topicStrict), per: 250}
-	hundred, strictHundred = probe{fn: enqueueHundred(topicPlain), per: 1000}, probe{fn: enqueueHundred(topicStrict), per: 1000}
-	copied = probe{fn: copyHundred, per: 1000}
 	for turn := range turns {
-		for _, p := range []*probe{&bare, &one, &strictOne, &hundred, &copied, &strictHundred} {
-			if err := p.run(ctx, conn.Conn(), turn > 4); err != nil { // the first turns fill caches and prepare statements
+		for _, name := range inTurn {
+			way := ways[name]
+			if way == nil {
+				continue
+			}
+			if probes[name] == nil {
+				probes[name] = &probe{Probe: way}
+			}
+			if err := probes[name].run(ctx, db, turn > 4); err != nil { // the first turns fill caches and prepare statements
 				return nil, err
 			}
 		}
 	}
-	res := &enqueueResult{
-		Workload: "enqueue", Bare: figures.Middle(bare.us), One: figures.Middle(one.us), Hundred: figures.Middle(hundred.us),
-		Copy: figures.Middle(copied.us), StrictOne: figures.Middle(strictOne.us), StrictHundred: figures.Middle(strictHundred.us),
-		StrictWAL: (strictHundred.wal - hundred.wal) / int64(hundred.per*len(hundred.us)),
+	us := func(name string) *float64 {
+		if probes[name] == nil {
+			return nil
+		}
+		v := figures.Middle(probes[name].us)
+		return &v
 	}
-	res.Ratios.OfBare = figures.Round(res.One / res.Bare)
-	res.Ratios.Batched = figures.Round(res.One / res.Hundred)
-	res.Ratios.OfCopy = figures.Round(res.Hundred / res.Copy)
-	res.Ratios.Strict = figures.Round(res.StrictHundred / res.Hundred)
+	ratio := func(of, to *float64) *float64 {
+		if of == nil || to == nil {
+			return nil
+		}
+		v := figures.Round(*of / *to)
+		return &v
+	}
+	bare, one, hundred := us(database.Bare), us(database.One), us(database.Hundred)
+	res := &enqueueResult{
+		Workload: "enqueue", Store: c.store, Bare: *bare, One: *one, Hundred: *hundred, Copy: us(database.CopyHundred),
+		BareHundred: us(database.BareHundred), StrictOne: us(database.StrictOne), StrictHundred: us(database.StrictHundred),
+	}
+	if strict, plain := probes[database.StrictHundred], probes[database.Hundred]; strict != nil {
+		extra := (strict.wal - plain.wal) / int64(plain.Per*len(plain.us))
+		res.StrictWAL = &extra
+	}
+	res.Ratios.OfBare = *ratio(one, bare)
+	res.Ratios.Batched = *ratio(one, hundred)
+	res.Ratios.OfCopy = ratio(hundred, res.Copy)
+	res.Ratios.OfBareHundred = ratio(hundred, res.BareHundred)
+	res.Ratios.Strict = ratio(res.StrictHundred, hundred)
 	return res, nil
 }
 
 // probe is one way to insert and its cost.
 type probe struct {
-	fn  func(context.Context, pgx.Tx) error
-	per int       // messages per run
+	*database.Probe
 	us  []float64 // microseconds per message of each counted run
-	wal int64     // bytes of all counted runs
+	wal int64     // bytes of all counted runs, where they are counted
 }
 
-func (p *probe) run(ctx context.Context, conn *pgx.Conn, counts bool) error {
-	before, err := walNow(ctx, conn)
+func (p *probe) run(ctx context.Context, meter database.Meter, counts bool) error {
+	before, err := meter.Sample(ctx)
 	if err != nil {
 		return err
 	}
-	took, err := timeTx(ctx, conn, p.fn)
+	took, err := p.Run(ctx)
 	if err != nil {
 		return err
 	}
-	after, err := walNow(ctx, conn)
+	after, err := meter.Sample(ctx)
 	if counts {
-		p.us = append(p.us, took.Seconds()*1e6/float64(p.per))
-		p.wal += after - before
+		p.us = append(p.us, took.Seconds()*1e6/float64(p.Per))
+		if more := database.Since(before.WAL, after.WAL); more != nil {
+			p.wal += *more
+		}
 	}
 	return err
-}
-
-func walNow(ctx context.Context, conn *pgx.Conn) (n int64, err error) {
-	err = conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&n)
-	return n, err
-}
-
-func timeTx(ctx context.Context, conn *pgx.Conn, fn func(context.Context, pgx.Tx) error) (took time.Duration, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		start := time.Now()
-		err := fn(ctx, tx)
-		took = time.Since(start)
-		return err
-	})
-	return took, err
-}
-
-func benchMessage(topic string, i int) postrider.Message {
-	return postrider.Message{
-		ID: string(appendID(nil, i)), Topic: topic, Key: string(appendKey(nil, i)), Type: "bench.event",
-		Payload: appendPayload(nil, i), ContentType: "application/json", Headers: map[string]string{"tenant": "a"},
-	}
-}
-
-func bareInsert(ctx context.Context, tx pgx.Tx) error {
-	for i := range 250 {
-		m := benchMessage(topicPlain, i)
-		_, err := tx.Exec(ctx, `INSERT INTO postrider.outbox
-			(id, topic, key, type, payload, content_type, headers, version, schema_version, not_before)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-			m.ID, m.Topic, m.Key, m.Type, m.Payload, m.ContentType, m.Headers, m.Version, m.SchemaVersion, (*time.Time)(nil))
-		if err != nil {
-			return fmt.Errorf("bare insert: %w", err)
-		}
-	}
-	return nil
-}
-
-var ob = outbox.New(dialect.Postgres, nil)
-
-func enqueueOne(topic string) func(context.Context, pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error {
-		for i := range 250 {
-			if err := ob.Enqueue(ctx, outbox.Pgx(tx), benchMessage(topic, i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-func enqueueHundred(topic string) func(context.Context, pgx.Tx) error {
-	return func(ctx context.Context, tx pgx.Tx) error {
-		batch := make([]postrider.Message, 100)
-		for range 10 {
-			for i := range batch {
-				batch[i] = benchMessage(topic, i)
-			}
-			if err := ob.Enqueue(ctx, outbox.Pgx(tx), batch...); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-func copyHundred(ctx context.Context, tx pgx.Tx) error {
-	columns := []string{"id", "topic", "key", "type", "payload", "content_type", "headers", "version", "schema_version", "not_before"}
-	for range 10 {
-		_, err := tx.CopyFrom(ctx, pgx.Identifier{"postrider", "outbox"}, columns, pgx.CopyFromSlice(100, func(i int) ([]any, error) {
-			m := benchMessage(topicPlain, i)
-			return []any{m.ID, m.Topic, m.Key, m.Type, m.Payload, m.ContentType, m.Headers, m.Version, m.SchemaVersion, nil}, nil
-		}))
-		if err != nil {
-			return fmt.Errorf("copy: %w", err)
-		}
-	}
-	return nil
 }

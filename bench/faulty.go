@@ -22,7 +22,7 @@ func writeSecondTopic(ctx context.Context, d *disturbed) error {
 		"UPDATE postrider.outbox SET topic = '" + busyTopic + "' WHERE right(key, 2) IN ('00', '50')",
 		"VACUUM (FULL, FREEZE, ANALYZE) postrider.outbox", "CHECKPOINT",
 	} {
-		if _, err := d.pool.Exec(ctx, sql); err != nil {
+		if _, err := d.pg.Pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("write a second topic: %w", err)
 		}
 	}
@@ -48,11 +48,16 @@ type faulty struct {
 
 var errPoison, errBusy = errors.New("a poisoned key"), errors.New("the destination is busy")
 
-func newFaulty(ctx context.Context, sink broker.Sink, pool *pgxpool.Pool, fault string) (broker.Sink, error) {
+func newFaulty(ctx context.Context, sink broker.Sink, url, fault string) (broker.Sink, error) {
 	f := &faulty{Sink: sink, fault: fault, lane0: map[string]bool{}}
 	if fault != "slow" {
 		return f, nil
 	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
 	rows, err := pool.Query(ctx, "SELECT DISTINCT key FROM postrider.outbox WHERE lane = 0")
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 	}
 	defer s.close()
 	say("writing %d messages", c.messages)
-	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
+	if err := s.db.Fill(ctx, "bench", c.messages); err != nil {
 		return nil, err
 	}
 	events := func(r w1Round) float64 { return figures.Rate(c.messages, r.drain.took) }
@@ -66,7 +66,7 @@ func runFraming(ctx context.Context, c config) (*framingResult, error) {
 		round := map[string]w1Round{}
 		for _, fault := range orders[(i+1)%len(orders)] {
 			var r w1Round
-			if err := r.relay(ctx, c, s.pool, s.pg, s.b, fault); err != nil {
+			if err := r.relay(ctx, c, s, fault); err != nil {
 				return nil, err
 			}
 			round[fault] = r

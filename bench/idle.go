@@ -10,11 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
-	"github.com/postrider/postrider/internal/testserver"
 )
 
 // idleResult is the JSON object of the idle workload: the cost of the shipped binary and
@@ -22,17 +20,26 @@ import (
 type idleResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
+	Store    string `json:"store"`
 	Seconds  int    `json:"seconds"`
 	Relay    struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second
 		RSS  float64 `json:"rss_mib"`       // at the end
 		Peak float64 `json:"rss_peak_mib"`  // since its start
 	} `json:"relay"`
-	Postgres struct {
-		Core         float64 `json:"core_fraction"` // of all its processes
-		Transactions float64 `json:"transactions_per_s"`
-		WAL          float64 `json:"wal_bytes_per_s"`
-	} `json:"postgres"`
+	byProduct[idleDatabase]
+}
+
+// idleDatabase is what the relay costs the database. A product leaves out what it does not
+// count.
+type idleDatabase struct {
+	Core         float64  `json:"core_fraction"` // of all its processes
+	Transactions *float64 `json:"transactions_per_s,omitempty"`
+	Statements   *float64 `json:"statements_per_s,omitempty"`
+	WAL          *float64 `json:"wal_bytes_per_s,omitempty"`
+	Binlog       *float64 `json:"binlog_bytes_per_s,omitempty"`
+	// Alone is Core without a relay, before it was started.
+	Alone *float64 `json:"core_fraction_alone,omitempty"`
 }
 
 // runIdle builds the binary as shipped and lets it wait for messages.
@@ -45,13 +52,17 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 		return nil, err
 	}
 	defer s.close()
-	pg, b, pool := s.pg, s.b, s.pool
+	say("measuring the database alone for %d s", warmUp)
+	alone, err := coreOf(ctx, s.db.Server(), warmUp*time.Second)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "postrider-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, b, "--store", pg.URL)
+	relay, err := startBinary(ctx, dir, s.b, "--store", s.url())
 	if err != nil {
 		return nil, err
 	}
@@ -60,10 +71,17 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 	if err := pause(ctx, warmUp*time.Second); err != nil {
 		return nil, err
 	}
-	if err := owned(ctx, pool); err != nil {
+	if err := s.db.Owned(ctx); err != nil {
 		return nil, err
 	}
-	return measureIdle(ctx, c, pool, pg, relay.Process.Pid)
+	return measureIdle(ctx, c, s.db, relay.Process.Pid, alone)
+}
+
+// coreOf returns the CPU seconds per second of a server.
+func coreOf(ctx context.Context, server database.Server, d time.Duration) (*float64, error) {
+	cpu, err := used(server.CPU, func() error { return pause(ctx, d) })
+	core := figures.Round(cpu.Seconds() / d.Seconds())
+	return &core, err
 }
 
 // startBinary starts the relay of cmd/postrider, built with the flags of "make build".
@@ -95,35 +113,26 @@ func endBinary(relay *exec.Cmd) error {
 	return relay.Wait()
 }
 
-// owned returns an error unless every lane has an owner: a relay that could not start
-// would look cheap.
-func owned(ctx context.Context, pool *pgxpool.Pool) error {
-	var free int
-	err := pool.QueryRow(ctx, "SELECT count(*) FROM postrider.lane_cursor c WHERE NOT EXISTS (SELECT FROM postrider.relay r WHERE r.boot_id = c.owner)").Scan(&free)
-	if err == nil && free > 0 {
-		err = fmt.Errorf("%d lanes have no owner", free)
-	}
-	return err
-}
-
-func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, pid int) (*idleResult, error) {
-	before, err := idleSample(ctx, pool, pg.PID, pid)
+func measureIdle(ctx context.Context, c config, db database.Database, pid int, alone *float64) (*idleResult, error) {
+	before, err := idleSample(ctx, db, pid)
 	if err != nil {
 		return nil, err
 	}
 	if err := pause(ctx, time.Duration(c.seconds)*time.Second); err != nil {
 		return nil, err
 	}
-	after, err := idleSample(ctx, pool, pg.PID, pid)
+	after, err := idleSample(ctx, db, pid)
 	if err != nil {
 		return nil, err
 	}
 	s := after.at.Sub(before.at).Seconds()
-	res := &idleResult{Workload: "idle", Broker: c.broker, Seconds: c.seconds}
+	res := &idleResult{Workload: "idle", Store: c.store, Broker: c.broker, Seconds: c.seconds}
 	res.Relay.Core = figures.Round((after.relay - before.relay).Seconds() / s)
-	res.Postgres.Core = figures.Round((after.pg - before.pg).Seconds() / s)
-	res.Postgres.Transactions = figures.Round(float64(after.transactions-before.transactions) / s)
-	res.Postgres.WAL = figures.Round(float64(after.wal-before.wal) / s)
+	res.byProduct = figuresOf(db.Server(), &idleDatabase{
+		Core:         figures.Round((after.db - before.db).Seconds() / s),
+		Transactions: per(before.Transactions, after.Transactions, s), Statements: per(before.Statements, after.Statements, s),
+		WAL: per(before.WAL, after.WAL, s), Binlog: per(before.Binlog, after.Binlog, s), Alone: alone,
+	})
 	if res.Relay.RSS, err = proc.Resident(pid); err == nil {
 		res.Relay.Peak, err = proc.PeakRSS(pid)
 	}
@@ -131,21 +140,20 @@ func measureIdle(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserv
 }
 
 type sample struct {
-	at                time.Time
-	relay, pg         time.Duration
-	transactions, wal int64
+	database.Sample
+	at        time.Time
+	relay, db time.Duration
 }
 
-func idleSample(ctx context.Context, pool *pgxpool.Pool, pgPID, pid int) (s sample, err error) {
-	if err := pool.QueryRow(ctx, `SELECT xact_commit + xact_rollback, pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint
-		FROM pg_stat_database WHERE datname = current_database()`).Scan(&s.transactions, &s.wal); err != nil {
+func idleSample(ctx context.Context, db database.Database, pid int) (s sample, err error) {
+	if s.Sample, err = db.Sample(ctx); err != nil {
 		return s, err
 	}
 	s.at = time.Now()
 	if s.relay, err = proc.TreeCPU(pid); err != nil {
 		return s, err
 	}
-	s.pg, err = proc.TreeCPU(pgPID)
+	s.db, err = db.Server().CPU()
 	return s, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/bench/rows"
 )
 
 func kafkaAt(url string) kgo.Opt { return kgo.SeedBrokers(strings.TrimPrefix(url, "kafka://")) }
@@ -46,9 +48,9 @@ func kafkaProduce(ctx context.Context, url, topic string, n int) error {
 // kafkaRecord returns the relay's record of message i. Like a careful caller it allocates
 // all bytes at once.
 func kafkaRecord(topic string, i int) *kgo.Record {
-	b := appendPayload(make([]byte, 0, 256+12+36), i)
-	b = appendKey(b, i)
-	b = appendID(b, i)
+	b := rows.Payload(make([]byte, 0, 256+12+36), i)
+	b = rows.Key(b, i)
+	b = rows.ID(b, i)
 	return &kgo.Record{
 		Topic: topic, Value: b[:256:256], Key: b[256:268:268],
 		Headers: []kgo.RecordHeader{

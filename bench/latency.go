@@ -9,13 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postrider/postrider/bench/figures"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/proc"
-	"github.com/postrider/postrider/store/ops"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // latencyResult is the JSON object of the latency workload: the time from the return of
@@ -24,6 +21,7 @@ import (
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
+	Store    string `json:"store"`
 	Wake     string `json:"wake"`
 	Rate     int    `json:"rate"`
 	Messages int    `json:"messages"`
@@ -38,6 +36,10 @@ type latencyResult struct {
 	} `json:"relay"`
 	Database struct {
 		Core float64 `json:"core_fraction"` // writers included, as in relay
+		// Direct is the same without a reader, and Row the difference per message: what
+		// the relay costs the database at the end of the log.
+		Direct float64 `json:"direct_core_fraction"`
+		Row    float64 `json:"server_us_per_row"`
 	} `json:"database"`
 }
 
@@ -56,24 +58,19 @@ const warmUp = 5
 // time, whether or not the previous one has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	if c.broker == "null" {
-		return nil, fmt.Errorf("latency needs a broker to read from: kafka, nats or redis")
+		return nil, errors.New("latency needs a broker to read from: kafka, nats or redis")
 	}
 	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	pg, b, pool := s.pg, s.b, s.pool
-
-	req := ops.MigrateRequest{Tail: c.wake == "log"}
-	if c.wake == "listen" {
-		req.Notify = ops.NotifyOn
-	}
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
+	db, b := s.db, s.b
+	if err := db.Wake(ctx, c.wake); err != nil {
 		return nil, err
 	}
-	res = &latencyResult{Workload: "latency", Broker: c.broker, Wake: c.wake, Rate: c.rate}
-	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
+	res = &latencyResult{Workload: "latency", Store: c.store, Broker: c.broker, Wake: c.wake, Rate: c.rate}
+	if err = direct(ctx, c, s, res); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
 	if err := b.reset(ctx, "bench"); err != nil {
@@ -84,15 +81,15 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, b, "--store", pg.URL, "--wake", c.wake)
+	relay, err := startBinary(ctx, dir, b, "--store", s.url(), "--wake", c.wake)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, endBinary(relay)) }()
 	n := c.rate * (warmUp + c.seconds)
 	f := follow(ctx, b, "bench", n)
-	cpu, database := newWindow(relay.Process.Pid), newWindow(pg.PID)
-	committed, err := writeAt(ctx, pool, insertInto("postrider.outbox", "bench"), c.rate, n, nil)
+	cpu, database := newWindow(relay.Process.Pid), newWindow(db.Server().PID)
+	committed, err := writeAt(ctx, db.Insert(db.Outbox(), "bench"), c.rate, n, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +99,7 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	if res.Database.Core, err = database.fraction(); err != nil {
 		return nil, err
 	}
+	res.Database.Row = figures.Round((res.Database.Core - res.Database.Direct) / float64(c.rate) * 1e6)
 	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
 		return nil, err
 	}
@@ -115,25 +113,31 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 
 // direct runs the probe: the same transactions into an equal table without a reader, and
 // the client without a relay.
-func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (percentiles, error) {
-	if _, err := pool.Exec(ctx, "CREATE TABLE bench_direct (LIKE postrider.outbox INCLUDING ALL)"); err != nil {
-		return percentiles{}, err
-	}
-	if err := b.reset(ctx, "direct"); err != nil {
-		return percentiles{}, err
-	}
-	publish, closeClient, err := b.publisher(ctx, "direct")
+func direct(ctx context.Context, c config, s *servers, res *latencyResult) error {
+	table, err := s.db.Twin(ctx)
 	if err != nil {
-		return percentiles{}, err
+		return err
+	}
+	if err := s.b.reset(ctx, "direct"); err != nil {
+		return err
+	}
+	publish, closeClient, err := s.b.publisher(ctx, "direct")
+	if err != nil {
+		return err
 	}
 	defer closeClient()
 	n := c.rate * (warmUp + c.seconds)
-	f := follow(ctx, b, "direct", n)
-	committed, err := writeAt(ctx, pool, insertInto("bench_direct", "bench"), c.rate, n, publish)
+	f := follow(ctx, s.b, "direct", n)
+	database := newWindow(s.db.Server().PID)
+	committed, err := writeAt(ctx, s.db.Insert(table, "bench"), c.rate, n, publish)
 	if err != nil {
-		return percentiles{}, err
+		return err
 	}
-	return f.since(committed, c.rate*warmUp)
+	if res.Database.Direct, err = database.fraction(); err != nil {
+		return err
+	}
+	res.Direct, err = f.since(committed, c.rate*warmUp)
+	return err
 }
 
 // window measures a process's CPU time after the warm-up.
@@ -174,7 +178,7 @@ func follow(ctx context.Context, b *benchBroker, topic string, n int) *follower 
 	f := &follower{make([]time.Time, n), make(chan error, 1)}
 	go func() {
 		f.err <- b.Follow(ctx, topic, n, func(r brokers.Record) {
-			if i, err := number(r.Payload); err == nil && i < n && f.received[i].IsZero() {
+			if i, err := rows.Number(r.Payload); err == nil && i < n && f.received[i].IsZero() {
 				f.received[i] = time.Now()
 			}
 		})
@@ -206,15 +210,9 @@ func (f *follower) between(committed, received []time.Time, from, to time.Time) 
 	return percentiles{P50: at(0.5), P90: at(0.9), P99: at(0.99), Max: figures.Round(d[len(d)-1])}, nil
 }
 
-// insertInto returns the statements that write one message each.
-func insertInto(table, topic string) func(i int) string {
-	insert := "INSERT INTO " + table + " (topic, key, type, payload) VALUES ('" + topic + "', $1, 'bench.event', $2)"
-	return func(int) string { return insert }
-}
-
-// writeAt commits message i with its statement at the i-th tick and returns the times at
-// which the COMMITs returned. It calls publish, if not nil, after each one.
-func writeAt(ctx context.Context, pool *pgxpool.Pool, insert func(i int) string, rate, n int, publish func(i int)) ([]time.Time, error) {
+// writeAt commits message i at the i-th tick and returns the times at which the COMMITs
+// returned. It calls publish, if not nil, after each one.
+func writeAt(ctx context.Context, insert func(ctx context.Context, i int) error, rate, n int, publish func(i int)) ([]time.Time, error) {
 	const writers = 16
 	var (
 		wg        sync.WaitGroup
@@ -232,7 +230,7 @@ func writeAt(ctx context.Context, pool *pgxpool.Pool, insert func(i int) string,
 					return
 				case <-timer.C:
 				}
-				if _, err := pool.Exec(ctx, insert(i), string(appendKey(nil, i)), appendPayload(nil, i)); err != nil {
+				if err := insert(ctx, i); err != nil {
 					failed <- fmt.Errorf("write message %d: %w", i, err)
 					return
 				}

@@ -3,6 +3,7 @@
 // reordered.
 //
 //	go run ./bench run W1 --broker kafka|nats|pubsub|rabbitmq|redis|sqs|null --messages 500000 --output json
+//	go run ./bench run W1 --store postgres|mysql-9.7|mariadb-10.11|mariadb-11.8
 //	go run ./bench run latency --rate 1000
 //	go run ./bench run idle
 //	go run ./bench run enqueue
@@ -12,6 +13,8 @@
 //	go run ./bench run outage --messages 6144000
 //	go run ./bench run tenants --tenants 8 --messages 500000
 //	go run ./bench peers --messages 500000 --output json
+//
+// W1, latency, idle, enqueue and consume run on each store of --store, the others on PostgreSQL.
 //
 // With POSTRIDER_BENCH_PROFILES=DIR the relay and the probe write the CPU profiles
 // relay.prof and produce.prof to DIR, and each way to consume one with its name.
@@ -29,16 +32,19 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/postrider/postrider/bench/apart"
+	"github.com/postrider/postrider/bench/database"
 )
 
 // config has the values of the flags.
 type config struct {
 	broker   string
+	store    string // of database.Stores
 	postgres string // major version
 	messages int
 	rounds   int
@@ -61,7 +67,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bench peers [flags], or bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--wake poll|listen|log] [--postgres 15|16|17|18] [--output json|text]")
+var errUsage = errors.New("usage: bench peers [flags], or bench run W1|framing|latency|idle|enqueue|consume|webhooks|outage|tenants|window|W6|W9-key|W9-slow|W9-dest|W10|old|retention [--broker kafka|nats|pubsub|rabbitmq|redis|sqs|null] [--messages N] [--rounds N] [--rate N] [--seconds N] [--settled N] [--wake poll|listen|log] [--store postgres|mysql-9.7|mariadb-10.11|mariadb-11.8] [--postgres 15|16|17|18] [--output json|text]")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) >= 2 && args[0] == "child" {
@@ -104,6 +110,7 @@ func parseFlags(args []string) (c config, fs *flag.FlagSet, err error) {
 	fs = flag.NewFlagSet("bench run", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka, nats, pubsub, rabbitmq, redis, sqs or null")
+	fs.StringVar(&c.store, "store", database.Postgres, "database of the workloads W1, latency, idle, enqueue and consume: "+strings.Join(database.Stores(), ", "))
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
 	fs.IntVar(&c.messages, "messages", 500_000, fmt.Sprintf("messages of the backlog; of workload webhooks %d, of consume %d in batches and a tenth of it singly", webhookMessages, consumeMessages))
 	fs.IntVar(&c.rounds, "rounds", 3, "rounds of probes and drain")
@@ -123,8 +130,17 @@ func parseFlags(args []string) (c config, fs *flag.FlagSet, err error) {
 	return c, fs, nil
 }
 
+// anyStore are the workloads that run on every store.
+var anyStore = []string{"w1", "latency", "idle", "enqueue", "consume"}
+
 // runWorkload runs the workload of that name. Some have other defaults than the flags.
 func runWorkload(ctx context.Context, name string, c config, fs *flag.FlagSet) (result any, err error) {
+	if !slices.Contains(database.Stores(), c.store) {
+		return nil, fmt.Errorf("unknown store %q: use %s\n%w", c.store, strings.Join(database.Stores(), ", "), errUsage)
+	}
+	if c.store != database.Postgres && !slices.Contains(anyStore, strings.ToLower(name)) {
+		return nil, fmt.Errorf("workload %s cannot run on %s: leave out --store, or use one of %s\n%w", name, c.store, strings.Join(anyStore, ", "), errUsage)
+	}
 	switch strings.ToLower(name) {
 	case "w1":
 		result, err = runW1(ctx, c)

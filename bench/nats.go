@@ -6,6 +6,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider/bench/rows"
 )
 
 func natsOpen(url string) (*nats.Conn, jetstream.JetStream, error) {
@@ -41,11 +43,11 @@ func natsProduce(ctx context.Context, url, topic string, n int) error {
 
 // natsRecord returns the relay's record of message i.
 func natsRecord(topic string, i int) *nats.Msg {
-	id := string(appendID(nil, i))
-	return &nats.Msg{Subject: topic, Data: appendPayload(make([]byte, 0, 256), i), Header: nats.Header{
+	id := string(rows.ID(nil, i))
+	return &nats.Msg{Subject: topic, Data: rows.Payload(make([]byte, 0, 256), i), Header: nats.Header{
 		"Nats-Msg-Id":    {id},
 		"postrider-id":   {id},
-		"postrider-key":  {string(appendKey(nil, i))},
+		"postrider-key":  {string(rows.Key(nil, i))},
 		"postrider-type": {"bench.event"},
 		"postrider-time": {"2026-01-01T00:00:00.000000Z"},
 	}}

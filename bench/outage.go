@@ -16,11 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // outageResult is the JSON object of workload outage: one of two destinations goes down,
@@ -72,7 +73,7 @@ type outageReport struct {
 
 func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	c.broker = "null"
-	s, err := startServers(ctx, c)
+	s, err := startPG(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -80,10 +81,10 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	each := max(c.messages/(outageLanes*outageKeys), 1)
 	n := each * outageLanes * outageKeys
 	say("writing %d messages of %d keys", n, outageLanes*outageKeys)
-	if err := fillOutage(ctx, s.pool, each); err != nil {
+	if err := fillOutage(ctx, s.pg.Pool, each); err != nil {
 		return nil, err
 	}
-	relay, err := startChild(ctx, "outage", s.pg.URL, strconv.Itoa(n))
+	relay, err := startChild(ctx, "outage", s.url(), strconv.Itoa(n))
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +94,11 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 	}()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	o := &outageRun{servers: s, relay: relay, pid: relay.cmd.Process.Pid}
+	o := &outageRun{pgServers: s, relay: relay, pid: relay.cmd.Process.Pid}
 	var writers sync.WaitGroup
 	defer writers.Wait()
 	defer stop()
-	writers.Go(func() { writeFresh(ctx, s.pool, c.rate) })
+	writers.Go(func() { writeFresh(ctx, s.pg.Pool, c.rate) })
 	res = &outageResult{Workload: "outage", Messages: n, Lanes: outageLanes, Keys: outageKeys, Fresh: c.rate}
 	var report outageReport
 	if res.Parking, _, err = o.phase(ctx, n, func() error { return o.until(ctx, n) }); err != nil {
@@ -123,7 +124,7 @@ func runOutage(ctx context.Context, c config) (res *outageResult, err error) {
 
 // outageRun is a run of the relay's process.
 type outageRun struct {
-	*servers
+	*pgServers
 	relay *child
 	pid   int
 	told  time.Time
@@ -136,7 +137,7 @@ func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outa
 		if relay, err = proc.TreeCPU(o.pid); err != nil {
 			return
 		}
-		if pg, err = proc.TreeCPU(o.pg.PID); err != nil {
+		if pg, err = proc.TreeCPU(o.pg.Server().PID); err != nil {
 			return
 		}
 		ins, upd, err = o.parked(ctx)
@@ -172,7 +173,7 @@ func (o *outageRun) phase(ctx context.Context, n int, work func() error) (p outa
 }
 
 func (o *outageRun) parked(ctx context.Context) (ins, upd int64, err error) {
-	err = o.pool.QueryRow(ctx, `SELECT n_tup_ins, n_tup_upd FROM pg_stat_user_tables
+	err = o.pg.Pool.QueryRow(ctx, `SELECT n_tup_ins, n_tup_upd FROM pg_stat_user_tables
 		WHERE schemaname = 'postrider' AND relname = 'parked'`).Scan(&ins, &upd)
 	return ins, upd, err
 }
@@ -241,16 +242,16 @@ func writeFresh(ctx context.Context, pool *pgxpool.Pool, perSecond int) {
 }
 
 // childOutage runs a relay whose sink refuses one topic until the second SIGUSR1.
-func childOutage(ctx context.Context, pgURL, count string) error {
+func childOutage(ctx context.Context, url, count string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
 	}
-	pool, err := relayPool(ctx, pgURL)
+	st, closeStore, err := database.OpenStore(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeStore()
 	sink := &outageSink{want: n, highest: map[int]int{}, keys: outageLanes * outageKeys}
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)
@@ -264,7 +265,7 @@ func childOutage(ctx context.Context, pgURL, count string) error {
 			}
 		}
 	}()
-	return relay.New(pgstore.New(pool, nil), sink, nil).Run(ctx)
+	return relay.New(st, sink, nil).Run(ctx)
 }
 
 // outageSink acknowledges messages of the other topic at once.
@@ -313,7 +314,7 @@ func (s *outageSink) Deliver(_ context.Context, batch broker.Batch) []error {
 }
 
 func (s *outageSink) take(m *postrider.Message) {
-	at, err := number(m.Payload)
+	at, err := rows.Number(m.Payload)
 	if err != nil {
 		s.gate.Note = "the sink received a message that was never written"
 		return

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/bench/rows"
 )
 
 func rabbitOpen(url string) (*amqp.Connection, *amqp.Channel, error) {
@@ -67,12 +69,12 @@ func rabbitShare(url, topic string, first, step, window, n int) error {
 
 // rabbitRecord returns the relay's record of message i.
 func rabbitRecord(i int) amqp.Publishing {
-	id := string(appendID(nil, i))
+	id := string(rows.ID(nil, i))
 	return amqp.Publishing{
 		DeliveryMode: amqp.Persistent, MessageId: id, Type: "bench.event",
-		Body: appendPayload(make([]byte, 0, 256), i),
+		Body: rows.Payload(make([]byte, 0, 256), i),
 		Headers: amqp.Table{
-			"postrider-id": id, "postrider-key": string(appendKey(nil, i)), "postrider-type": "bench.event",
+			"postrider-id": id, "postrider-key": string(rows.Key(nil, i)), "postrider-type": "bench.event",
 			"postrider-time": "2026-01-01T00:00:00.000000Z",
 		},
 	}

@@ -4,31 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/database"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/broker"
 )
 
 // childProduce measures the limit of publishing: the client produces the relay's records,
 // made on the way and not kept in memory.
 //
-// With the URL of a database it also reads the whole outbox with COPY and discards the
-// rows: the limit of a relay that reads like COPY and publishes like the client on a
-// shared machine.
-func childProduce(ctx context.Context, name, url, topic, count, pgURL string) error {
+// With the URL of a database it also reads the whole outbox by the cheapest reader and
+// discards the rows: the limit of a relay that reads like it and publishes like the client
+// on a shared machine.
+func childProduce(ctx context.Context, name, brokerURL, topic, count, url string) error {
 	n, err := atoi(count)
 	if err != nil {
 		return err
 	}
 	copied := make(chan error, 1)
 	start := time.Now()
-	go func() { copied <- copyBeside(ctx, pgURL) }()
-	err = errors.Join(produce(ctx, name, url, topic, n), <-copied)
+	go func() {
+		if url == "" {
+			copied <- nil
+			return
+		}
+		_, err := database.ReadAll(ctx, url)
+		copied <- err
+	}()
+	err = errors.Join(produce(ctx, name, brokerURL, topic, n), <-copied)
 	if err != nil {
 		return err
 	}
@@ -76,8 +82,8 @@ func childSink(ctx context.Context, name, url, topic, count string) error {
 // sinkLane publishes the records of every lanesAtOnce-th key.
 func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) error {
 	page := make([]postrider.Message, 0, pageOfLane)
-	for at := 0; at < n; at += keys { // keys take turns
-		for i := at + lane; i < min(at+keys, n); i += lanesAtOnce {
+	for at := 0; at < n; at += rows.Keys { // keys take turns
+		for i := at + lane; i < min(at+rows.Keys, n); i += lanesAtOnce {
 			page = append(page, asRead(topic, i))
 			if len(page) < pageOfLane {
 				continue
@@ -97,23 +103,10 @@ func sinkLane(ctx context.Context, sink broker.Sink, topic string, lane, n int) 
 // asRead returns record i as the relay reads it.
 func asRead(topic string, i int) postrider.Message {
 	return postrider.Message{
-		ID: string(appendID(nil, i)), Topic: topic, Key: string(appendKey(nil, i)), Type: "bench.event",
-		Payload: appendPayload(make([]byte, 0, 256), i),
+		ID: string(rows.ID(nil, i)), Topic: topic, Key: string(rows.Key(nil, i)), Type: "bench.event",
+		Payload: rows.Payload(make([]byte, 0, 256), i),
 		Time:    time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
-}
-
-func copyBeside(ctx context.Context, pgURL string) error {
-	if pgURL == "" {
-		return nil
-	}
-	pool, err := pgxpool.New(ctx, pgURL)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	_, err = copyOut(ctx, pool)
-	return err
 }
 
 func produce(ctx context.Context, name, url, topic string, n int) error {
@@ -134,33 +127,4 @@ func produce(ctx context.Context, name, url, topic string, n int) error {
 		return c.Produce(ctx, n)
 	}
 	return fmt.Errorf("unknown broker %q", name)
-}
-
-// filler makes payloads half as compressible as random bytes, as fill does.
-const filler = "9e107d9d372bb6826bd81d3542a419d6c0fee9be9a1f5a4d1f0c2a3b4c5d6e7f" +
-	"e4d909c290d0fb1ca068ffaddf22cbd08c7dd922ad47494fc02c388e12c00eac" +
-	"d41d8cd98f00b204e9800998ecf8427e5d41402abc4b2a76b9719d911017c592" +
-	"7d793037a0760186574b0282f2f435e76cd3556deb0da54bca060b4c39479839"
-
-// appendPayload appends the 256 bytes of record i.
-func appendPayload(b []byte, i int) []byte {
-	b = appendPadded(b, i, 16)
-	return append(b, filler[i%16:240+i%16]...)
-}
-
-func appendKey(b []byte, i int) []byte { return appendPadded(append(b, "key-"...), i%keys, 8) }
-
-// appendID appends the text of a UUID; only its length and uniqueness matter.
-func appendID(b []byte, i int) []byte {
-	b = append(b, "01890a5d-ac96-774b-bcce-"...)
-	return appendPadded(b, i, 12)
-}
-
-func appendPadded(b []byte, i, width int) []byte {
-	var digits [20]byte
-	d := strconv.AppendInt(digits[:0], int64(i), 10)
-	for range width - len(d) {
-		b = append(b, '0')
-	}
-	return append(b, d...)
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/postrider/postrider/bench/rows"
 )
 
 func redisClient(url string) *redis.Client {
@@ -45,11 +47,11 @@ func redisProduce(ctx context.Context, url, topic string, n int) error {
 // redisRecord returns the relay's record of message i.
 func redisRecord(topic string, i int) *redis.XAddArgs {
 	return &redis.XAddArgs{Stream: topic, Values: []any{
-		"postrider-id", appendID(nil, i),
+		"postrider-id", rows.ID(nil, i),
 		"postrider-type", "bench.event",
-		"postrider-key", appendKey(nil, i),
+		"postrider-key", rows.Key(nil, i),
 		"postrider-time", "2026-01-01T00:00:00.000000Z",
-		"payload", appendPayload(make([]byte, 0, 256), i),
+		"payload", rows.Payload(make([]byte, 0, 256), i),
 	}}
 }
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/store/ops"
@@ -42,7 +40,7 @@ const tenantRate = 50
 // tenants is the state of one run.
 type tenants struct {
 	c    config
-	s    *servers
+	s    *pgServers
 	dir  string
 	res  *tenantsResult
 	pid  int
@@ -56,7 +54,7 @@ func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
 	case c.tenants < 2 || c.tenants > 100:
 		return nil, errors.New("tenants must be 2 to 100")
 	}
-	s, err := startServers(ctx, c)
+	s, err := startPG(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +76,7 @@ func runTenants(ctx context.Context, c config) (res *tenantsResult, err error) {
 	}
 	defer func() { err = errors.Join(err, endBinary(relay)) }()
 	if c.apart {
-		other, err := startBinary(ctx, dir, s.b, "--store", s.pg.URL, "--schema", schemaOf(t.many))
+		other, err := startBinary(ctx, dir, s.b, "--store", s.url(), "--schema", schemaOf(t.many))
 		if err != nil {
 			return nil, err
 		}
@@ -93,9 +91,9 @@ func schemaOf(i int) string { return fmt.Sprint("t", i) }
 // prepare makes a schema for each tenant and a file that lists all of them.
 func (t *tenants) prepare(ctx context.Context) (file string, err error) {
 	var yml strings.Builder
-	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.pg.URL)
+	fmt.Fprintf(&yml, "store: %s\nrelays:\n", t.s.url())
 	for i := range t.c.tenants {
-		st := pgstore.New(t.s.pool, &pgstore.Options{Schema: schemaOf(i)})
+		st := pgstore.New(t.s.pg.Pool, &pgstore.Options{Schema: schemaOf(i)})
 		if _, err := st.Office().Migrator.Migrate(ctx, ops.MigrateRequest{Lanes: 16}); err != nil {
 			return "", err
 		}
@@ -118,7 +116,7 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 	if err := pause(ctx, warmUp*time.Second); err != nil {
 		return err
 	}
-	if t.res.Idle, err = measureIdle(ctx, t.c, t.s.pool, t.s.pg, t.pid); err != nil {
+	if t.res.Idle, err = measureIdle(ctx, t.c, t.s.db, t.pid, nil); err != nil {
 		return err
 	}
 	say("%d tenants write %d messages per second each for %d s", t.many, tenantRate, t.c.seconds)
@@ -158,29 +156,29 @@ func (t *tenants) measure(ctx context.Context) (err error) {
 func (t *tenants) write(ctx context.Context, topic string, beside func()) (*follower, []time.Time, error) {
 	rate := tenantRate * t.many
 	n := rate * (warmUp + t.c.seconds)
-	inserts := make([]string, t.many)
+	inserts := make([]func(context.Context, int) error, t.many)
 	for i := range inserts {
-		inserts[i] = insertInto(schemaOf(i)+".outbox", topic)(0)
+		inserts[i] = t.s.pg.Insert(schemaOf(i)+".outbox", topic)
 	}
 	f := follow(ctx, t.s.b, topic, n)
 	if beside != nil {
 		timer := time.AfterFunc(warmUp*time.Second, beside)
 		defer timer.Stop()
 	}
-	committed, err := writeAt(ctx, t.s.pool, func(i int) string { return inserts[i%t.many] }, rate, n, nil)
+	committed, err := writeAt(ctx, func(ctx context.Context, i int) error { return inserts[i%t.many](ctx, i) }, rate, n, nil)
 	return f, committed, err
 }
 
 // flood pauses the last tenant's pipe and writes the backlog.
 func (t *tenants) flood(ctx context.Context) error {
 	last := schemaOf(t.many)
-	if _, err := t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = true"); err != nil {
+	if _, err := t.s.pg.Pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = true"); err != nil {
 		return err
 	}
 	if err := pause(ctx, 2*time.Second); err != nil { // two heartbeats
 		return err
 	}
-	return fillTable(ctx, t.s.pool, last+".outbox", "flood", t.c.messages)
+	return t.s.pg.FillTable(ctx, last+".outbox", "flood", t.c.messages)
 }
 
 // drain has the beginning and the end of a backlog's delivery.
@@ -192,11 +190,11 @@ type drain struct {
 // drain resumes the last tenant and waits until its backlog is delivered.
 func (t *tenants) drain(ctx context.Context) (d drain) {
 	last := schemaOf(t.many)
-	if _, d.err = t.s.pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = false"); d.err != nil {
+	if _, d.err = t.s.pg.Pool.Exec(ctx, "UPDATE "+last+".pipe SET paused = false"); d.err != nil {
 		return d
 	}
 	delivered := func() (n int, err error) {
-		err = t.s.pool.QueryRow(ctx, "SELECT sum(delivered) FROM "+last+".lane_cursor").Scan(&n)
+		err = t.s.pg.Pool.QueryRow(ctx, "SELECT sum(delivered) FROM "+last+".lane_cursor").Scan(&n)
 		return n, err
 	}
 	for n := 0; d.err == nil && n < t.c.messages; {
@@ -207,15 +205,4 @@ func (t *tenants) drain(ctx context.Context) (d drain) {
 	}
 	d.end = time.Now()
 	return d
-}
-
-// fillTable is fill for a table in any schema, without warming it.
-func fillTable(ctx context.Context, pool *pgxpool.Pool, table, topic string, n int) error {
-	const chunk = 50_000
-	for from := 0; from < n; from += chunk {
-		if err := fillChunk(ctx, pool, table, topic, from, min(from+chunk, n)-1); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -8,11 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
-	"github.com/postrider/postrider/internal/proc"
-	"github.com/postrider/postrider/internal/testserver"
 )
 
 // w1Result is the JSON object of the W1 workload. Rates are events per second, medians
@@ -38,12 +35,21 @@ type w1Result struct {
 	Copy struct {
 		Events float64 `json:"events_per_s"`
 	} `json:"copy"`
-	Postgres struct {
-		Version string  `json:"version"`
-		CPU     float64 `json:"cpu_s_per_million"`
-		WAL     float64 `json:"wal_bytes_per_message"`
-		Dead    int64   `json:"dead_tuples"`
-	} `json:"postgres"`
+	Store string `json:"store"`
+	byProduct[w1Database]
+}
+
+// w1Database has the costs of the relay in the database. A product leaves out what it does
+// not count.
+type w1Database struct {
+	Version string   `json:"version"`
+	CPU     float64  `json:"cpu_s_per_million"`
+	Row     float64  `json:"server_us_per_row"` // the same number in the unit of one row
+	WAL     *float64 `json:"wal_bytes_per_message,omitempty"`
+	Dead    *int64   `json:"dead_tuples,omitempty"`
+	// Binlog is what replicas receive beyond the INSERT, which was written before the drain.
+	Binlog *float64 `json:"binlog_bytes_per_message,omitempty"`
+	Redo   *float64 `json:"redo_bytes_per_message,omitempty"`
 }
 
 // w1Publish has the rates of publishing without a database.
@@ -67,13 +73,12 @@ type w1Round struct {
 	sink          usage // the product's sink, from memory
 	beside        usage // the client while COPY reads the outbox
 	drain         usage
-	pgCPU         time.Duration
-	copyServer    time.Duration // CPU time of the database for COPY
-	produceServer time.Duration // CPU time of the broker for the client
-	sinkServer    time.Duration // CPU time of the broker for the sink
-	server        time.Duration // CPU time of the broker for the relay
-	wal           int64
-	dead          int64
+	dbCPU         time.Duration
+	copyServer    time.Duration   // CPU time of the database for the probe copy
+	produceServer time.Duration   // CPU time of the broker for the client
+	sinkServer    time.Duration   // CPU time of the broker for the sink
+	server        time.Duration   // CPU time of the broker for the relay
+	before, after database.Sample // around the drain
 	gate          gate
 }
 
@@ -84,10 +89,9 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 		return nil, err
 	}
 	defer s.close()
-	pg, b, pool := s.pg, s.b, s.pool
-
+	b := s.b
 	say("writing %d messages", c.messages)
-	if err := fill(ctx, pool, "bench", c.messages); err != nil {
+	if err := s.db.Fill(ctx, "bench", c.messages); err != nil {
 		return nil, err
 	}
 	if b.Name != "null" { // warm up the broker before the first round
@@ -100,24 +104,25 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 	}
 	rounds := make([]w1Round, c.rounds)
 	for i := range rounds {
-		if rounds[i], err = roundW1(ctx, c, pool, pg, b); err != nil {
+		if rounds[i], err = roundW1(ctx, c, s); err != nil {
 			return nil, fmt.Errorf("round %d: %w", i+1, err)
 		}
 		r := rounds[i]
 		say("round %d: copy %.0f/s, produce only %.0f/s, sink only %.0f/s, beside copy %.0f/s, relay %.0f/s; CPU s per million: relay %.2f, database %.2f, broker %.2f",
 			i+1, figures.Rate(c.messages, r.copy.took), figures.Rate(c.messages, r.produce.took), figures.Rate(c.messages, r.sink.took), figures.Rate(c.messages, r.beside.took), figures.Rate(c.messages, r.drain.took),
-			figures.PerMillion(r.drain.cpu, c.messages), figures.PerMillion(r.pgCPU, c.messages), figures.PerMillion(r.server, c.messages))
+			figures.PerMillion(r.drain.cpu, c.messages), figures.PerMillion(r.dbCPU, c.messages), figures.PerMillion(r.server, c.messages))
 	}
-	return summarizeW1(c, pg.Version, rounds), nil
+	return summarizeW1(c, s.db.Server(), rounds), nil
 }
 
-func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker) (r w1Round, err error) {
-	r.copyServer, err = used(func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }, func() (err error) {
-		r.copy.took, err = copyOut(ctx, pool)
+func roundW1(ctx context.Context, c config, s *servers) (r w1Round, err error) {
+	b := s.b
+	r.copyServer, err = used(s.db.Server().CPU, func() (err error) {
+		r.copy.took, err = database.ReadAll(ctx, s.url())
 		return err
 	})
 	if err != nil {
-		return r, fmt.Errorf("COPY probe: %w", err)
+		return r, fmt.Errorf("copy probe: %w", err)
 	}
 	if b.Name != "null" {
 		n := strconv.Itoa(c.messages)
@@ -130,11 +135,11 @@ func roundW1(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.P
 		if r.gate, err = b.check(ctx, "bench", c.messages); err != nil || !r.gate.OK {
 			return r, err
 		}
-		if r.beside, _, err = limit(ctx, b, "produce", b.Name, b.URL, "bench", n, pg.URL); err != nil {
-			return r, fmt.Errorf("produce beside COPY probe: %w", err)
+		if r.beside, _, err = limit(ctx, b, "produce", b.Name, b.URL, "bench", n, s.url()); err != nil {
+			return r, fmt.Errorf("produce beside copy probe: %w", err)
 		}
 	}
-	if err := r.relay(ctx, c, pool, pg, b, ""); err != nil {
+	if err := r.relay(ctx, c, s, ""); err != nil {
 		return r, err
 	}
 	r.gate, err = b.check(ctx, "bench", c.messages)
@@ -161,21 +166,20 @@ func (r *w1Round) parts() time.Duration {
 }
 
 // relay drains the outbox once, with the given fault of the sink.
-func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *testserver.Postgres, b *benchBroker, fault string) error {
+func (r *w1Round) relay(ctx context.Context, c config, s *servers, fault string) (err error) {
+	b := s.b
 	if err := b.reset(ctx, "bench"); err != nil {
 		return err
 	}
-	if err := rewind(ctx, pool); err != nil {
+	if err := s.db.Rewind(ctx); err != nil {
 		return err
 	}
-	before, err := readTableStats(ctx, pool)
-	if err != nil {
+	if r.before, err = s.db.Sample(ctx); err != nil {
 		return err
 	}
-	database := func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }
-	r.pgCPU, err = used(database, func() (err error) {
+	r.dbCPU, err = used(s.db.Server().CPU, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), fault)
+			r.drain, err = childRun(ctx, "relay", s.url(), b.Name, b.URL, strconv.Itoa(c.messages), fault)
 			return err
 		})
 		return err
@@ -183,11 +187,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	if err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
-	if r.wal, err = walSince(ctx, pool, before); err != nil {
-		return err
-	}
-	stats, err := readTableStats(ctx, pool)
-	r.dead = stats.dead
+	r.after, err = s.db.Sample(ctx)
 	return err
 }
 
@@ -212,9 +212,9 @@ func childRun(ctx context.Context, args ...string) (usage, error) {
 	return p.finish()
 }
 
-func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
+func summarizeW1(c config, server database.Server, rounds []w1Round) *w1Result {
 	n := c.messages
-	res := &w1Result{Workload: "W1", Broker: c.broker, Messages: n, Rounds: len(rounds)}
+	res := &w1Result{Workload: "W1", Store: c.store, Broker: c.broker, Messages: n, Rounds: len(rounds)}
 	res.Gate = worst(rounds)
 	med := func(of func(w1Round) float64) float64 { return median(rounds, of) }
 	res.Relay.Events = med(func(r w1Round) float64 { return figures.Rate(n, r.drain.took) })
@@ -236,13 +236,28 @@ func summarizeW1(c config, version string, rounds []w1Round) *w1Result {
 		res.Ratios.Beside = med(func(r w1Round) float64 { return figures.Round(r.beside.took.Seconds() / r.drain.took.Seconds()) })
 		res.Ratios.Produce = med(func(r w1Round) float64 { return figures.Round(r.produce.took.Seconds() / r.drain.took.Seconds()) })
 	}
-	res.Postgres.Version = version
-	res.Postgres.CPU = med(func(r w1Round) float64 { return figures.PerMillion(r.pgCPU, n) })
-	res.Postgres.WAL = med(func(r w1Round) float64 { return figures.Round(float64(r.wal) / float64(n)) })
+	costs := &w1Database{Version: server.Version, CPU: med(func(r w1Round) float64 { return figures.PerMillion(r.dbCPU, n) })}
+	costs.Row = costs.CPU
+	costs.WAL = medianPer(rounds, n, func(s database.Sample) *int64 { return s.WAL })
+	costs.Binlog = medianPer(rounds, n, func(s database.Sample) *int64 { return s.Binlog })
+	costs.Redo = medianPer(rounds, n, func(s database.Sample) *int64 { return s.Redo })
 	for _, r := range rounds {
-		res.Postgres.Dead = max(res.Postgres.Dead, r.dead)
+		if dead := r.after.Dead; dead != nil && (costs.Dead == nil || *dead > *costs.Dead) {
+			costs.Dead = dead
+		}
 	}
+	res.byProduct = figuresOf(server, costs)
 	return res
+}
+
+// medianPer returns the median increase of a counter per message, nil where there is no
+// counter.
+func medianPer(rounds []w1Round, n int, counter func(database.Sample) *int64) *float64 {
+	if counter(rounds[0].before) == nil {
+		return nil
+	}
+	v := median(rounds, func(r w1Round) float64 { return *per(counter(r.before), counter(r.after), float64(n)) })
+	return &v
 }
 
 func median(rounds []w1Round, of func(w1Round) float64) float64 {

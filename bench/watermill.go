@@ -25,7 +25,7 @@ func (w *consuming) watermill(ctx context.Context) (time.Duration, error) {
 	failed := make(chan error, 1)
 	for i := range consumeWorkers {
 		router.AddConsumerHandler(subscriber(i), subscriber(i), bus, func(m *message.Message) error {
-			if err := w.checkThenAct(m.Context(), m.UUID, m.Payload); err != nil {
+			if err := w.handler.CheckThenAct(m.Context(), m.UUID, m.Payload); err != nil {
 				select {
 				case failed <- err:
 				default:

@@ -6,10 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/consumer"
 	"github.com/postrider/postrider/inbox"
@@ -27,20 +25,12 @@ func childConsume(ctx context.Context, url, name, run, count string) error {
 	if err != nil {
 		return err
 	}
-	conf, err := pgxpool.ParseConfig(url)
+	handler, err := database.OpenHandler(ctx, url, run, consumeWorkers+1) // the handlers and the stash
 	if err != nil {
 		return err
 	}
-	conf.MaxConns = consumeWorkers + 1 // the handlers and the stash
-	pool, err := pgxpool.NewWithConfig(ctx, conf)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	if err := pool.Ping(ctx); err != nil {
-		return err
-	}
-	w := &consuming{pool: pool, run: run, n: n}
+	defer handler.Close()
+	w := &consuming{handler: handler, run: run, n: n}
 	ways := map[string]func(context.Context) (time.Duration, error){
 		"bare": w.bare(1), "check": w.check, "watermill": w.watermill,
 		"inbox": w.consumer(1, inbox.AnyOrder), "latest": w.consumer(1, inbox.Latest),
@@ -62,13 +52,13 @@ func childConsume(ctx context.Context, url, name, run, count string) error {
 // consuming is one run over n messages. They are made on the way, so that no broker in
 // memory is measured.
 type consuming struct {
-	pool *pgxpool.Pool
-	run  string
-	n    int
+	handler database.Handler
+	run     string
+	n       int
 }
 
 func (w *consuming) message(i int) postrider.Message {
-	m := benchMessage("bench", i)
+	m := database.Message("bench", i)
 	m.Version = int64(i + 1)
 	return m
 }
@@ -81,26 +71,15 @@ const twice = 16
 func (w *consuming) deliveries() int   { return w.n + w.n/twice }
 func (w *consuming) arrival(i int) int { return i - min((i+1)/(twice+1), w.n/twice) }
 
-const insertEffect = "INSERT INTO effect (run, id, payload) VALUES ($1, $2, $3)"
-
-func (w *consuming) effect(ctx context.Context, tx pgx.Tx, id string, payload []byte) error {
-	_, err := tx.Exec(ctx, insertEffect, w.run, id, payload)
-	return err
-}
-
 // bare runs only the handler, without a broker, with per messages in a transaction.
 func (w *consuming) bare(per int) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		return w.each(w.n, per, func(from, to int) error {
-			return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-				for i := from; i < to; i++ {
-					m := w.message(i)
-					if err := w.effect(ctx, tx, m.ID, m.Payload); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			msgs := make([]postrider.Message, 0, per)
+			for i := from; i < to; i++ {
+				msgs = append(msgs, w.message(i))
+			}
+			return w.handler.Bare(ctx, msgs)
 		})
 	}
 }
@@ -109,23 +88,7 @@ func (w *consuming) bare(per int) func(context.Context) (time.Duration, error) {
 func (w *consuming) check(ctx context.Context) (time.Duration, error) {
 	return w.each(w.deliveries(), 1, func(i, _ int) error {
 		m := w.message(w.arrival(i))
-		return w.checkThenAct(ctx, m.ID, m.Payload)
-	})
-}
-
-// checkThenAct is the usual hand-written transaction.
-func (w *consuming) checkThenAct(ctx context.Context, id string, payload []byte) error {
-	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		var there bool
-		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM seen WHERE run = $1 AND id = $2)", w.run, id).Scan(&there)
-		if err != nil || there {
-			return err
-		}
-		if err := w.effect(ctx, tx, id, payload); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", w.run, id)
-		return err
+		return w.handler.CheckThenAct(ctx, m.ID, m.Payload)
 	})
 }
 
@@ -165,18 +128,15 @@ func (w *consuming) each(n, per int, fn func(from, to int) error) (time.Duration
 func (w *consuming) consumer(batch int, order inbox.Order) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		src := &endless{w: w, done: make(chan struct{}), given: make(chan struct{}, 1)}
-		c := consumer.New(src, consumer.Pgx(w.pool), &consumer.Options{
+		consume := w.handler.Consumer(src, &consumer.Options{
 			Name: w.run, Concurrency: consumeWorkers, Prefetch: 4 * consumeWorkers * batch, Batch: batch,
 			Order: func(string) inbox.Order { return order },
-		})
-		c.HandleMessage("bench.event", func(ctx context.Context, tx pgx.Tx, m postrider.Message) error {
-			return w.effect(ctx, tx, m.ID, m.Payload)
 		})
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		began := time.Now()
 		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
+		go func() { ended <- consume(ctx) }()
 		select {
 		case err := <-ended:
 			return 0, fmt.Errorf("the consumer ended by itself: %w", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/bench/figures"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/broker/httpbroker"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/pgstore"
@@ -106,7 +107,7 @@ func (h *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *hookServer) take(name string, payload []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i, err := number(payload)
+	i, err := rows.Number(payload)
 	switch {
 	case err != nil || i >= len(h.seen):
 		h.gate.Note = "an endpoint received a message that was never written"
@@ -115,10 +116,10 @@ func (h *hookServer) take(name string, payload []byte) {
 		h.gate.Duplicates++
 		return
 	}
-	if high, ok := h.highest[i%keys]; ok && i < high {
+	if high, ok := h.highest[i%rows.Keys]; ok && i < high {
 		h.gate.Disorder++
 	}
-	h.seen[i], h.highest[i%keys] = true, i
+	h.seen[i], h.highest[i%rows.Keys] = true, i
 	h.gate.Delivered++
 	if name == hanging || name == failing {
 		return
@@ -140,23 +141,23 @@ func (h *hookServer) endpoint(name string, topics ...string) httpbroker.Endpoint
 
 func runWebhooks(ctx context.Context, c config) (*webhooksResult, error) {
 	c.broker = "null"
-	s, err := startServers(ctx, c)
+	s, err := startPG(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
 	h := newHookServer()
 	defer h.close()
-	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
+	if err := s.pg.Fill(ctx, "bench", c.messages); err != nil {
 		return nil, err
 	}
 	// Topics by key give each key several messages; otherwise half of the keys would have
 	// one.
-	if _, err := s.pool.Exec(ctx, "UPDATE postrider.outbox SET topic = 'hook-' || lpad((substr(key, 5)::int % $1)::text, 2, '0')", hooks); err != nil {
+	if _, err := s.pg.Pool.Exec(ctx, "UPDATE postrider.outbox SET topic = 'hook-' || lpad((substr(key, 5)::int % $1)::text, 2, '0')", hooks); err != nil {
 		return nil, fmt.Errorf("write topics: %w", err)
 	}
 	var others int
-	if err := s.pool.QueryRow(ctx, "SELECT count(*) FROM postrider.outbox WHERE topic <> ALL ($1)", []string{hanging, failing}).Scan(&others); err != nil {
+	if err := s.pg.Pool.QueryRow(ctx, "SELECT count(*) FROM postrider.outbox WHERE topic <> ALL ($1)", []string{hanging, failing}).Scan(&others); err != nil {
 		return nil, fmt.Errorf("count: %w", err)
 	}
 	one := []httpbroker.Endpoint{h.endpoint("one")}
@@ -173,9 +174,9 @@ func runWebhooks(ctx context.Context, c config) (*webhooksResult, error) {
 			measure func() (float64, error)
 		}{
 			{&seq, func() (float64, error) { return h.sequential(ctx, 100) }},
-			{&alone, func() (float64, error) { return h.drain(ctx, s.pool, one, c.messages, c.messages, false, res) }},
-			{&calm, func() (float64, error) { return h.drain(ctx, s.pool, many, c.messages, others, false, res) }},
-			{&ill, func() (float64, error) { return h.drain(ctx, s.pool, many, c.messages, others, true, res) }},
+			{&alone, func() (float64, error) { return h.drain(ctx, s.pg.Pool, one, c.messages, c.messages, false, res) }},
+			{&calm, func() (float64, error) { return h.drain(ctx, s.pg.Pool, many, c.messages, others, false, res) }},
+			{&ill, func() (float64, error) { return h.drain(ctx, s.pg.Pool, many, c.messages, others, true, res) }},
 		} {
 			rate, err := m.measure()
 			if err != nil {

@@ -41,7 +41,7 @@ func runWindow(ctx context.Context, c config) (*windowResult, error) {
 	}
 	defer s.close()
 	say("writing %d messages", c.messages)
-	if err := fill(ctx, s.pool, "bench", c.messages); err != nil {
+	if err := s.db.Fill(ctx, "bench", c.messages); err != nil {
 		return nil, err
 	}
 	res := &windowResult{Workload: "window", Broker: c.broker, Messages: c.messages, Rounds: c.rounds, Fixed: make(map[string]float64)}
@@ -91,10 +91,10 @@ func (s *servers) tryWindow(ctx context.Context, c config, n int, res *windowRes
 		window = fixedWindows[n-1]
 		url += "?window=" + strconv.Itoa(window)
 	}
-	if err := rewind(ctx, s.pool); err != nil {
+	if err := s.db.Rewind(ctx); err != nil {
 		return window, 0, err
 	}
-	u, err := childRun(ctx, "relay", s.pg.URL, s.b.Name, url, count, "")
+	u, err := childRun(ctx, "relay", s.url(), s.b.Name, url, count, "")
 	if err != nil {
 		return window, 0, err
 	}
