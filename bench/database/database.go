@@ -62,7 +62,7 @@ type Sample struct {
 	Dead         *int64 // dead rows in the outbox now
 }
 
-// Since returns the increase of a counter, nil where there is none.
+// Since returns the increase of a counter, or nil if the product does not count it.
 func Since(before, after *int64) *int64 {
 	if before == nil || after == nil {
 		return nil

@@ -25,6 +25,8 @@ func runChild(ctx context.Context, name string, args []string) error {
 		err = produceAll(ctx, name, args[0], args[1], args[2], args[3])
 	case len(args) != 3:
 		return errors.New("child: wrong number of arguments")
+	case name == "skip-locked" && isMySQL(args[0]):
+		err = mysqlSkipLocked(ctx, args[0], args[1], args[2])
 	case name == "skip-locked":
 		err = skipLocked(ctx, args[0], args[1], args[2])
 	case name == "river":

@@ -19,6 +19,7 @@ type foreigner struct {
 
 var foreigners = map[string]foreigner{
 	nameCDC:    {"gopqcdc", "github.com/Trendyol/go-pq-cdc", "v1.11.12", "POSTRIDER_PEER_GO_PQ_CDC"},
+	nameCanal:  {"canal", "github.com/go-mysql-org/go-mysql", "v1.16.0", "POSTRIDER_PEER_GO_MYSQL"},
 	"pgoutbox": {"pgoutbox", "github.com/hatchet-dev/pgoutbox", "v0.4.0", "POSTRIDER_PEER_PGOUTBOX"},
 }
 

@@ -7,11 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -22,7 +22,7 @@ import (
 // lab has the servers and programs of a measurement.
 type lab struct {
 	*kafka
-	pg      *testserver.Postgres
+	engine
 	broker  *testserver.Kafka
 	dir     string
 	self    string            // this program, for children
@@ -57,6 +57,9 @@ func openLab(ctx context.Context, c config) (l *lab, err error) {
 	}
 	l.sample = filepath.Join(l.dir, "sample.json")
 	for name, from := range foreigners {
+		if !slices.Contains(namesOf(ways(c.store, nil)), name) {
+			continue
+		}
 		if l.foreign[name], err = from.build(ctx, module, l.dir); err != nil {
 			l.missing[name] = err
 		}
@@ -64,7 +67,7 @@ func openLab(ctx context.Context, c config) (l *lab, err error) {
 	if _, err := connect.Libs(); err != nil {
 		l.missing["debezium"] = err
 	}
-	if l.pg, err = testserver.LaunchPostgres(ctx, c.postgres, "", testserver.Durable(), testserver.Throughput()); err != nil {
+	if l.engine, err = startEngine(ctx, c); err != nil {
 		return l, err
 	}
 	if l.broker, err = testserver.LaunchKafka(ctx, "", testserver.Throughput()); err != nil {
@@ -85,8 +88,8 @@ func (l *lab) end() {
 	if l.broker != nil {
 		_ = l.broker.Close()
 	}
-	if l.pg != nil {
-		_ = l.pg.Close()
+	if l.engine != nil {
+		l.engine.stop()
 	}
 	if l.dir != "" {
 		_ = os.RemoveAll(l.dir)
@@ -125,13 +128,7 @@ func (l *lab) open(ctx context.Context, w *way, n int) (*trial, error) {
 	if w.kind == client {
 		return t, nil
 	}
-	name := fmt.Sprintf("trial_%d", l.trials)
-	if _, err := l.pg.Query(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
-		return nil, err
-	}
-	t.database = l.pg.DatabaseURL(name)
-	var err error
-	if t.pool, err = pgxpool.New(ctx, t.database); err != nil {
+	if err := l.create(ctx, t, fmt.Sprintf("trial_%d", l.trials)); err != nil {
 		return nil, err
 	}
 	if err := w.prepare(ctx, t); err != nil {
@@ -144,14 +141,10 @@ func (l *lab) open(ctx context.Context, w *way, n int) (*trial, error) {
 func (t *trial) close(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := t.admin.DeleteTopics(ctx, t.topic)
-	if t.pool == nil {
+	if t.database == "" {
 		return err
 	}
-	_, slots := t.pool.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database() AND NOT active`)
-	name := t.pool.Config().ConnConfig.Database
-	t.pool.Close()
-	_, drop := t.pg.Query(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
-	return errors.Join(err, slots, drop)
+	return errors.Join(err, t.drop(ctx, t))
 }
 
 // process is a running relay.

@@ -27,6 +27,7 @@ import (
 // config has the values of the flags.
 type config struct {
 	broker   string
+	store    string
 	postgres string
 	messages int
 	rounds   int
@@ -36,7 +37,7 @@ type config struct {
 	output   string
 }
 
-const usage = "usage: bench peers [--broker kafka] [--messages N] [--rounds N] [--rate N] [--seconds N] [--postgres 15|16|17|18] [--only NAME,...] [--output text|json]"
+const usage = "usage: bench peers [--broker kafka] [--messages N] [--rounds N] [--rate N] [--seconds N] [--store postgres|mysql-9.7|mariadb-10.11|mariadb-11.8] [--postgres 15|16|17|18] [--only NAME,...] [--output text|json]"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -78,6 +79,7 @@ func parse(args []string) (c config, err error) {
 	fs := flag.NewFlagSet("bench peers", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&c.broker, "broker", "kafka", "kafka: every peer can publish to it")
+	fs.StringVar(&c.store, "store", postgres, "database of all ways: "+strings.Join(stores(), ", "))
 	fs.StringVar(&c.postgres, "postgres", "15", "major version")
 	fs.IntVar(&c.messages, "messages", 500_000, "rows of the backlog")
 	fs.IntVar(&c.rounds, "rounds", 3, "rounds, each with all ways in a rotated order")
@@ -92,12 +94,14 @@ func parse(args []string) (c config, err error) {
 		return c, fmt.Errorf("unexpected argument %q\n%s", fs.Arg(0), usage)
 	case c.broker != "kafka":
 		return c, fmt.Errorf("unknown broker %q: use kafka: every peer can publish to it\n%s", c.broker, usage)
+	case !slices.Contains(stores(), c.store):
+		return c, fmt.Errorf("unknown store %q: use %s\n%s", c.store, strings.Join(stores(), ", "), usage)
 	case c.output != "text" && c.output != "json":
 		return c, fmt.Errorf("unknown output %q: use text or json\n%s", c.output, usage)
 	case c.messages < minMessages || c.rounds < 1 || c.rate < 1 || c.seconds < 0:
 		return c, fmt.Errorf("use at least %d messages, 1 round, a rate of 1 and 0 seconds\n%s", minMessages, usage)
 	}
-	names := namesOf(ways(nil))
+	names := namesOf(ways(c.store, nil))
 	for name := range strings.SplitSeq(c.only, ",") {
 		if c.only != "" && !slices.Contains(names, name) {
 			return c, fmt.Errorf("unknown way %q: use %s", name, strings.Join(names, ", "))

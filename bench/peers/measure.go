@@ -33,7 +33,7 @@ func measure(ctx context.Context, c config) (*report, error) {
 	if err := l.warm(ctx, c); err != nil {
 		return nil, fmt.Errorf("warm up the broker: %w", err)
 	}
-	all := chosen(ways(l), c.only)
+	all := chosen(ways(c.store, l), c.only)
 	rep := newReport(c, all, l)
 	for round := range c.rounds {
 		for i := range all {
@@ -82,13 +82,13 @@ func measure(ctx context.Context, c config) (*report, error) {
 
 // warm takes the sample record from the shipped binary, and lets the JVM of the broker compile.
 func (l *lab) warm(ctx context.Context, c config) error {
-	all := ways(nil)
+	all := ways(c.store, nil)
 	t, err := l.open(ctx, all[0], 1)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = t.close(ctx) }() // of a private server
-	if err := insertOutbox(ctx, t, 0, 1); err != nil {
+	if err := all[0].write(ctx, t, 0, 1); err != nil {
 		return err
 	}
 	p, err := all[0].start(ctx, t)
@@ -144,7 +144,7 @@ func (l *lab) until(ctx context.Context, t *trial, p *process, n int) error {
 type counters struct {
 	at              time.Time
 	cpu, db, broker time.Duration
-	lsn             string
+	logged          float64 // bytes of the database's log
 	held            int
 }
 
@@ -157,13 +157,13 @@ func (l *lab) counters(ctx context.Context, t *trial, p *process) (c counters, e
 	if p != nil {
 		c.cpu, errs[0] = proc.TreeCPU(p.pid)
 	}
-	c.db, errs[1] = proc.TreeCPU(l.pg.PID)
+	c.db, errs[1] = proc.TreeCPU(l.server())
 	c.broker, errs[2] = proc.TreeCPU(l.broker.PID)
 	if err := errors.Join(errs[:]...); err != nil {
 		return c, err
 	}
-	if t.pool != nil {
-		err = t.pool.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&c.lsn)
+	if t.database != "" {
+		c.logged, err = l.logged(ctx, t)
 	}
 	return c, err
 }
@@ -239,8 +239,9 @@ func (l *lab) backlog(ctx context.Context, w *way, n int) (res numbers, g gate, 
 	if err := stop(); err != nil {
 		return res, g, err
 	}
-	if t.pool != nil {
-		if err := t.costs(ctx, w, begin, end, sent, &res); err != nil {
+	if t.database != "" {
+		res.WAL = round((end.logged - begin.logged) / sent)
+		if res.Dead, res.AllDd, err = l.dead(ctx, t, w.rows); err != nil {
 			return res, g, err
 		}
 	} else {
@@ -250,27 +251,4 @@ func (l *lab) backlog(ctx context.Context, w *way, n int) (res numbers, g gate, 
 		err = fmt.Errorf("%s: the gate rejects the run: %d lost, %d never written", w.name, g.Lost, g.Strange)
 	}
 	return res, g, err
-}
-
-// costs reads what the relay left in the database, once its sessions have reported it.
-func (t *trial) costs(ctx context.Context, w *way, begin, end counters, sent float64, res *numbers) error {
-	for {
-		var others int
-		err := t.pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others)
-		if err != nil {
-			return err
-		}
-		if others == 0 {
-			break
-		}
-		t.pool.Reset() // the meter's own
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	var wal float64
-	err := t.pool.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del) FILTER (WHERE relname = ANY($1)), 0)::float8, coalesce(sum(n_tup_upd + n_tup_del), 0)::float8,
-		pg_wal_lsn_diff($3::text::pg_lsn, $2::text::pg_lsn)::float8 FROM pg_stat_user_tables`, w.rows, begin.lsn, end.lsn).Scan(&res.Dead, &res.AllDd, &wal)
-	res.WAL = round(wal / sent)
-	return err
 }

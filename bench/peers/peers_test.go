@@ -132,16 +132,52 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// TestPeersOnMySQL does the same on MariaDB, with the peers that read it.
+func TestPeersOnMySQL(t *testing.T) {
+	if err := testserver.MySQLPresent(testserver.MariaDB10); err != nil {
+		testserver.GiveUp(t, err)
+	}
+	if _, err := testserver.KafkaLibs(); err != nil {
+		testserver.GiveUp(t, err)
+	}
+	c, err := parse([]string{"--store", testserver.MariaDB10, "--messages", "6000", "--rounds", "1", "--rate", "200", "--seconds", "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := measure(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	r.print(&text)
+	t.Logf("\n%s", text.String())
+	if !r.Gate.OK || r.Gate.Duplicates+r.Gate.Disorder > 0 {
+		t.Errorf("the gate of Postrider: %+v", r.Gate)
+	}
+	for _, w := range r.ways {
+		o := r.of(w.name)
+		_, apart := foreigners[w.name]
+		switch {
+		case o.Absent != "" && w.absent != nil && apart:
+			t.Logf("%s could not be started here: %s", w.name, o.Absent)
+		case o.Absent != "":
+			t.Errorf("%s: %s", w.name, o.Absent)
+		case o.Rounds != 1 || o.Events <= 0 || o.RSS <= 0 || !o.Gate.OK:
+			t.Errorf("%s: %+v", w.name, o)
+		}
+	}
+}
+
 // TestRatios compares with the better peer of each round, and leaves out what was not measured.
 func TestRatios(t *testing.T) {
 	c := config{rounds: 3}
-	all := ways(nil)
+	all := ways(postgres, nil)
 	for _, w := range all {
 		if w.name == nameCDC {
 			w.absent = errors.New("not here")
 		}
 	}
-	r := newReport(c, all, &lab{pg: &testserver.Postgres{}})
+	r := newReport(c, all, &lab{engine: &pgEngine{&testserver.Postgres{}}})
 	for round, events := range []float64{100, 300, 200} {
 		r.add(nameOurs, round, numbers{Events: events}, gate{OK: true})
 		r.add("river", round, numbers{Events: 10}, gate{OK: true})

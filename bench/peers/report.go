@@ -14,7 +14,8 @@ import (
 type report struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
-	Postgres string `json:"postgres"`
+	Store    string `json:"store"`
+	Postgres string `json:"postgres,omitempty"`
 	Cores    int    `json:"cores"`
 	Messages int    `json:"messages"`
 	Rounds   int    `json:"rounds"`
@@ -25,6 +26,7 @@ type report struct {
 		Raw   *float64 `json:"of_client_raw"` // the better of raw and compressed
 		CDC   *float64 `json:"of_go_pq_cdc"`
 		Table *float64 `json:"of_best_table_relay"`
+		Canal *float64 `json:"of_canal,omitempty"`
 	} `json:"ratios"`
 	Ours    *outcome            `json:"postrider"`
 	Peers   map[string]*outcome `json:"peers"` // all other ways
@@ -46,7 +48,7 @@ type outcome struct {
 
 func newReport(c config, all []*way, l *lab) *report {
 	r := &report{
-		Workload: "peers", Broker: c.broker, Postgres: l.pg.Version, Cores: runtime.NumCPU(), Messages: c.messages, Rounds: c.rounds, Rate: c.rate,
+		Workload: "peers", Broker: c.broker, Store: c.store, Postgres: l.postgres(), Cores: runtime.NumCPU(), Messages: c.messages, Rounds: c.rounds, Rate: c.rate,
 		Gate: gate{OK: true}, Peers: map[string]*outcome{}, Latency: map[string]latency{}, Idle: map[string]idle{},
 		ways: all, runs: map[string][]*numbers{},
 	}
@@ -107,7 +109,7 @@ func (r *report) finish() {
 	}
 	r.Ratios.Same = r.ratio(nameSame)
 	r.Ratios.Raw = r.ratio(nameRaw, namePacked)
-	r.Ratios.CDC = r.ratio(nameCDC)
+	r.Ratios.CDC, r.Ratios.Canal = r.ratio(nameCDC), r.ratio(nameCanal)
 	var relays []string
 	for _, w := range r.ways {
 		if w.kind == tables {
@@ -140,9 +142,13 @@ func (r *report) ratio(names ...string) *float64 {
 
 // print writes the tables for people.
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "%d messages of 256 bytes, PostgreSQL %s, Kafka, %d cores, medians of %d rounds\n\n", r.Messages, r.Postgres, r.Cores, r.Rounds)
+	product, log := "PostgreSQL "+r.Postgres, "WAL"
+	if r.Postgres == "" { // the binlog; updates and deletes are those of all tables
+		product, log = r.Store, "binlog"
+	}
+	fmt.Fprintf(out, "%d messages of 256 bytes, %s, Kafka, %d cores, medians of %d rounds\n\n", r.Messages, product, r.Cores, r.Rounds)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\tmessages/s\tCPU s/M\tdatabase\tbroker\tRSS MiB\tdead/msg\tWAL B/msg\tdoubled\tout of order\tsetup")
+	fmt.Fprintln(w, "\tmessages/s\tCPU s/M\tdatabase\tbroker\tRSS MiB\tdead/msg\t"+log+" B/msg\tdoubled\tout of order\tsetup")
 	for _, way := range r.ways {
 		o := r.of(way.name)
 		if o.Rounds == 0 {

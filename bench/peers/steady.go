@@ -62,7 +62,7 @@ func (l *lab) steady(ctx context.Context, w *way, c config) (rest idle, late lat
 	if err := pause(ctx, 2*time.Second); err != nil { // let it calm down
 		return rest, late, err
 	}
-	window := newWindow(p.pid, l.pg.PID)
+	window := newWindow(p.pid, l.server())
 	if err := pause(ctx, time.Duration(c.seconds)*time.Second); err != nil {
 		return rest, late, err
 	}
@@ -85,7 +85,7 @@ func (l *lab) steady(ctx context.Context, w *way, c config) (rest idle, late lat
 	var counting *span
 	committed, err := writeAt(ctx, w, t, c.rate, first, n, func(i int) {
 		if i == warm {
-			counting = newWindow(p.pid, l.pg.PID)
+			counting = newWindow(p.pid, l.server())
 		}
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,7 +44,9 @@ type trial struct {
 	*lab
 	database string
 	topic    string
-	pool     *pgxpool.Pool
+	pool     *pgxpool.Pool // of PostgreSQL
+	db       *sql.DB       // of MySQL and MariaDB
+	handled  float64       // rows that MySQL had updated and deleted before
 	n        int
 }
 
@@ -70,22 +73,21 @@ const (
 	nameRaw    = "client-raw"
 	namePacked = "client-raw-lz4"
 	nameCDC    = "go-pq-cdc"
+	nameCanal  = "canal"
 )
 
-// ways returns all ways. Without a lab only their names count.
-func ways(l *lab) []*way {
-	all := []*way{
-		{name: nameOurs, setup: "the shipped binary, default flags", kind: ours, rows: []string{"outbox"}, prepare: migrate, write: insertOutbox, start: relay(nil, "")},
-		{name: nameBest, setup: strings.Join(tuned, " ") + ", compression=lz4", kind: ours, rows: []string{"outbox"}, prepare: migrate, write: insertOutbox, start: relay(tuned, "?compression=lz4")},
-		{name: nameSame, setup: "no database; the records that the relay sends, with its headers and codec", kind: client, start: produce(nameSame)},
-		{name: nameRaw, setup: "no database; key and payload, uncompressed", kind: client, start: produce(nameRaw)},
-		{name: namePacked, setup: "no database; key and payload, lz4", kind: client, start: produce(namePacked)},
+// ways returns all ways to read a store. Without a lab only their names count.
+func ways(store string, l *lab) []*way {
+	all := append(clientsAndOurs(), []*way{
 		{name: "skip-locked", setup: "4 workers, batches of 5,000, partial index", kind: tables, rows: []string{"events"}, prepare: makeEvents(pending), write: insertEvents, start: child("skip-locked")},
 		{name: nameCDC, setup: "protocol 1, insert only, publish asynchronously", kind: logBased, rows: []string{"events"}, prepare: makeEvents(publication), write: insertEvents, start: foreign(nameCDC)},
 		{name: "pgoutbox", setup: "Subscribe, batches of 5,000, poll 5 ms", kind: tables, rows: []string{"messages"}, prepare: preparePgoutbox, write: insertPgoutbox, start: foreign("pgoutbox")},
 		{name: "river", setup: "2,000 workers, fetch cooldown 1 ms, InsertManyFast", kind: tables, rows: []string{"river_job"}, prepare: prepareRiver, write: insertRiver, start: child("river")},
 		{name: "watermill", setup: "forwarder, batches of 1,000, poll 1 ms", kind: tables, rows: []string{"watermill_" + forwarded}, prepare: prepareWatermill, write: insertWatermill, start: child("watermill")},
 		{name: "debezium", setup: "Kafka Connect, batches of 20,000, queue of 100,000, poll 10 ms, linger 5 ms, lz4, 1 GiB heap; the first half of the backlog does not count", virtual: true, kind: logBased, rows: []string{"events"}, prepare: makeEvents(publication), write: insertEvents, start: startDebezium},
+	}...)
+	if store != postgres {
+		all = mysqlWays()
 	}
 	if l != nil {
 		for _, w := range all {
@@ -95,6 +97,17 @@ func ways(l *lab) []*way {
 		}
 	}
 	return all
+}
+
+// clientsAndOurs returns the ways that every store has.
+func clientsAndOurs() []*way {
+	return []*way{
+		{name: nameOurs, setup: "the shipped binary, default flags", kind: ours, rows: []string{"outbox"}, prepare: migrate, write: insertOutbox, start: relay(nil, "")},
+		{name: nameBest, setup: strings.Join(tuned, " ") + ", compression=lz4", kind: ours, rows: []string{"outbox"}, prepare: migrate, write: insertOutbox, start: relay(tuned, "?compression=lz4")},
+		{name: nameSame, setup: "no database; the records that the relay sends, with its headers and codec", kind: client, start: produce(nameSame)},
+		{name: nameRaw, setup: "no database; key and payload, uncompressed", kind: client, start: produce(nameRaw)},
+		{name: namePacked, setup: "no database; key and payload, lz4", kind: client, start: produce(namePacked)},
+	}
 }
 
 // makeEvents makes the table of ways that bring none of their own, in the form of Debezium's
@@ -135,17 +148,17 @@ func insertOutbox(ctx context.Context, t *trial, from, to int) error {
 
 // insertRows writes rows of topic, key, type and payload in one statement.
 func insertRows(ctx context.Context, t *trial, into string, from, to int) error {
-	var sql strings.Builder
-	sql.WriteString("INSERT INTO " + into + " VALUES ")
+	var text strings.Builder
+	text.WriteString("INSERT INTO " + into + " VALUES ")
 	args := make([]any, 0, 3*(to-from)+1)
 	args = append(args, t.topic)
 	for i := from; i < to; i++ {
 		if i > from {
-			sql.WriteByte(',')
+			text.WriteByte(',')
 		}
-		fmt.Fprintf(&sql, "($1, $%d, 'bench.event', $%d)", len(args)+1, len(args)+2)
+		fmt.Fprintf(&text, "($1, $%d, 'bench.event', $%d)", len(args)+1, len(args)+2)
 		args = append(args, keyOf(i), []byte(payloadOf(i)))
 	}
-	_, err := t.pool.Exec(ctx, sql.String(), args...)
+	_, err := t.pool.Exec(ctx, text.String(), args...)
 	return err
 }
