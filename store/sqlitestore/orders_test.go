@@ -202,6 +202,16 @@ func TestOrdersMoveDeadLetters(t *testing.T) {
 	if err != nil || len(all) != 2 || all[1].ID != id || all[0].Ask != id || all[0].Act != "retry" || all[0].Count == nil || *all[0].Count != 1 {
 		t.Errorf("journal %+v, %v", all, err)
 	}
+	const target = `{"Edit":{"SetHeaders":{"b":"2"},"Topic":"u","UnsetHeaders":["a"]},"Match":{"Class":"rejected","Code":"c1","Error":"large","Key":"k","Topic":"t","Type":"x"}}`
+	if got := string(all[1].Target); got != target {
+		t.Errorf("the journal tells of the order %s, want %s", got, target)
+	}
+	o.dead(1, 0, "k2")
+	zero := store.Lane(0)
+	id, _ = o.order(ops.Order{Kind: store.ActSkip, Match: ops.Match{Lane: &zero, Key: "k2"}})
+	if all, err = o.s.Office().Journal.Entries(t.Context(), ops.JournalQuery{ID: id}); err != nil || len(all) != 1 || string(all[0].Target) != `{"Match":{"Key":"k2","Lane":0}}` {
+		t.Errorf("the journal tells of the order %+v, %v", all, err)
+	}
 	_, _, err = o.s.Office().Orders.Order(t.Context(), ops.Order{Kind: store.ActRetry, Match: ops.Match{Key: "k"}, Actor: "ann", Reason: "again"})
 	if !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("nothing to retry: %v", err)

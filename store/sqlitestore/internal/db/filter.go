@@ -34,8 +34,8 @@ func Passes(filter, row string) string {
 	return strings.NewReplacer("F = ", filter+" = ", "(F, ", "("+filter+", ", "O.", row+".").Replace(passes)
 }
 
-// And is the same behind other conditions, without a word for a filter that lets everything
-// pass: the planner then reads an index alone.
+// And is the same behind other conditions, and empty for a filter that lets everything pass: the
+// planner then reads an index alone.
 func And(text, filter, row string) string {
 	if text == Everything {
 		return ""

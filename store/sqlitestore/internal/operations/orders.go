@@ -149,6 +149,10 @@ func (s Orders) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 	if err != nil {
 		return 0, plan, fmt.Errorf("order: %w", err)
 	}
+	target, err := targetOf(args)
+	if err != nil {
+		return 0, plan, fmt.Errorf("order: %w", err)
+	}
 	err = s.Write(ctx, "store the order", func(q db.Querier) error {
 		if err := s.Knows(ctx, q, db.Pipes); err != nil { // it may have been removed since
 			return err
@@ -163,7 +167,7 @@ func (s Orders) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 		}
 		id, err = s.Note(ctx, q, &ops.JournalEntry{
 			Actor: o.Actor, Act: string(o.Kind), Pipe: s.Pipe, Lane: o.Match.Lane, Key: o.Match.Key,
-			Target: args, Reason: o.Reason, Result: db.ResultAsked, Count: &plan.Records,
+			Target: target, Reason: o.Reason, Result: db.ResultAsked, Count: &plan.Records,
 		})
 		if err != nil {
 			return err
@@ -179,6 +183,35 @@ func (s Orders) Order(ctx context.Context, o ops.Order) (id int64, plan ops.Orde
 		return nil
 	})
 	return id, plan, err
+}
+
+// targetOf is what an order says in the journal: its arguments without those that are not given.
+func targetOf(args []byte) (json.RawMessage, error) {
+	var parts map[string]any
+	if err := json.Unmarshal(args, &parts); err != nil {
+		return nil, err
+	}
+	given(parts)
+	return json.Marshal(parts)
+}
+
+// given removes zero values, also of parts of parts.
+func given(parts map[string]any) {
+	for name, value := range parts {
+		empty := false
+		switch v := value.(type) {
+		case map[string]any:
+			given(v)
+			empty = len(v) == 0
+		case []any:
+			empty = len(v) == 0
+		default:
+			empty = v == nil || v == "" || v == false || v == "0001-01-01T00:00:00Z" || v == 0.0 && name != "Lane"
+		}
+		if empty {
+			delete(parts, name)
+		}
+	}
 }
 
 // OrderState implements ops.Orders.
