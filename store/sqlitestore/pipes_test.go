@@ -199,6 +199,10 @@ func TestPipesBeginPauseAndEnd(t *testing.T) {
 			t.Errorf("a relay of the pipe that was removed settled in one of its name: lost %v, %v", lost, err)
 		}
 	}
+	old := o.g.Lanes[0].Epoch
+	if o.lease(); o.g.Lanes[0].Epoch <= old { // a settlement of before may still be under way
+		t.Errorf("the epochs of the new pipe begin at %d, those of the removed one had come to %d", o.g.Lanes[0].Epoch, old)
+	}
 	want(t, "acts on pipes", entries(t, main.s, ops.JournalQuery{Pipe: "eu", Act: "pipe remove"}), "ann pipe remove  done 1 test")
 }
 
