@@ -379,3 +379,21 @@ func TestAPageOfAReplayIsBoundedInBytes(t *testing.T) {
 		o.wantState("a page later", id, moved, moved == 5)
 	}
 }
+
+// A message that an order discards is shown as sent, without a time.
+func TestAnOrderDiscardsWithoutATime(t *testing.T) {
+	pool, _ := newOutbox(t, 1)
+	o := newOwner(t, pool, "a", nil)
+	o.put("k", "sent", "dead")
+	b, err := o.s.Read(t.Context(), []store.LaneRead{{Lane: 0, Epoch: o.g.Lanes[0].Epoch, MaxRecords: 10}})
+	if err != nil || len(b[0].Messages) != 2 {
+		t.Fatalf("batch %+v, %v", b, err)
+	}
+	o.done(0, store.Settlement{Position: b[0].Position, Delivered: 1, Park: []store.Park{{Seq: b[0].Meta[1].Seq, Message: b[0].Messages[1], State: store.Dead, Class: "rejected"}}})
+	o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{All: true}})
+	o.execute()
+	rows, err := o.view(t.Context())
+	if err != nil || len(rows) != 2 || rows[0].SentAt.IsZero() || rows[1].State != ops.ViewSent || !rows[1].SentAt.IsZero() {
+		t.Errorf("the view shows %+v, %v", rows, err)
+	}
+}

@@ -111,17 +111,17 @@ func (s Orders) PlanOrder(ctx context.Context, o ops.Order) (plan ops.OrderPlan,
 
 func (s Orders) plan(ctx context.Context, o ops.Order) (plan ops.OrderPlan, err error) {
 	fits, args := where(&o.Match, string(o.Kind), db.Micros(s.Now()), false)
-	query, before := `SELECT k.lane, count(*), min(k.seq), max(k.seq) FROM postrider_parked k WHERE k.pipe = ? AND `+fits, []any{s.Pipe}
+	query, group, before := `SELECT k.lane, count(*), min(k.seq), max(k.seq) FROM postrider_parked k WHERE k.pipe = ? AND `+fits, "k.lane", []any{s.Pipe}
 	if o.Kind == store.ActReplay {
 		filter, _, err := s.Set(ctx, s.DB)
 		if err != nil {
 			return plan, err
 		}
-		query = `SELECT k.lane, count(*), min(k.seq), max(k.seq) FROM postrider_progress c CROSS JOIN postrider_outbox k ON k.lane = c.lane AND k.seq <= c.pos
-			WHERE c.pipe = ?1` + db.And(filter, "?2", "k") + ` AND ?2 <> '' AND ` + fits + ` AND ` + notParked
+		group, query = "c.lane", `SELECT c.lane, count(*), min(k.seq), max(k.seq) FROM postrider_progress c CROSS JOIN postrider_outbox k ON k.lane = c.lane AND k.seq <= c.pos
+			WHERE c.pipe = ?1`+db.And(filter, "?2", "k")+` AND ?2 <> '' AND `+fits+` AND `+notParked
 		before, args = []any{s.Pipe, filter}, append(args, s.Pipe)
 	}
-	rows, err := s.DB.QueryContext(ctx, query+` GROUP BY k.lane ORDER BY k.lane`, append(before, args...)...)
+	rows, err := s.DB.QueryContext(ctx, query+` GROUP BY `+group+` ORDER BY `+group, append(before, args...)...)
 	if err != nil {
 		return plan, err
 	}

@@ -138,6 +138,11 @@ func (r *request) turn(ctx context.Context, p *plan, moved int64) error {
 	return r.end(ctx, ops.ResultDone, &r.moved)
 }
 
+// discarded has the view show no time of sending for records whose rows are there. Parameters:
+// the pipe, the lane, the numbers.
+const discarded = `INSERT INTO postrider_unparked (pipe, seq, lane, at) SELECT ?1, o.seq, ?2, NULL FROM postrider_outbox o
+	WHERE o.seq IN (SELECT value FROM json_each(?3)) ON CONFLICT (pipe, seq) DO UPDATE SET at = NULL`
+
 // many does the next page of an order on parked records.
 func (r *request) many(ctx context.Context) error {
 	room := r.room()
@@ -162,10 +167,7 @@ func (r *request) many(ctx context.Context) error {
 	case string(store.ActSkip):
 		query = `UPDATE postrider_parked SET state = 'dead', captures = 0` + these
 	case string(store.ActDiscard) + ManySuffix:
-		_, err := r.q.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, lane, at) SELECT k.pipe, k.seq, k.lane, NULL
-			FROM postrider_parked k JOIN postrider_outbox o ON o.seq = k.seq WHERE k.pipe = ? AND k.seq IN (SELECT value FROM json_each(?))
-			ON CONFLICT (pipe, seq) DO UPDATE SET at = NULL`, args...)
-		if err != nil {
+		if _, err := r.q.ExecContext(ctx, discarded, r.Pipe, r.lane, p.numbers()); err != nil {
 			return err
 		}
 		query = `DELETE FROM postrider_parked` + these

@@ -85,6 +85,9 @@ func newOutbox(t *testing.T) (*sql.DB, *db.Outbox) {
 // A page of an order reads a short range of its lane, whatever else its records must meet.
 func TestPagesReadTheirRange(t *testing.T) {
 	pool, o := newOutbox(t)
+	if plan := planOf(t, pool, discarded, "main", 0, "[1]"); !strings.Contains(plan, "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)") {
+		t.Errorf("the times of discarded records are planned as\n%s", plan)
+	}
 	all := ops.Match{
 		Seqs: []int64{1}, IDs: []string{"i"}, Topic: "t", Key: "k", Type: "x", Class: "c", Code: "c", Error: "e", Lane: new(store.Lane),
 		Versions: ops.Versions{First: 1}, Since: o.Now(), Until: o.Now(), IdleFor: time.Second,
