@@ -62,6 +62,7 @@ func Execute(ctx context.Context, s *db.Outbox, q db.Querier, lane store.Lane, i
 		return r.hold(ctx)
 	case store.ActReplay:
 		return r.replay(ctx)
+	case store.ActSkip: // as the kinds with ManySuffix
 	}
 	return r.many(ctx)
 }

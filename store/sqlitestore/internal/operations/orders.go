@@ -198,7 +198,7 @@ func targetOf(args []byte) (json.RawMessage, error) {
 // given removes zero values, also of parts of parts.
 func given(parts map[string]any) {
 	for name, value := range parts {
-		empty := false
+		var empty bool
 		switch v := value.(type) {
 		case map[string]any:
 			given(v)
