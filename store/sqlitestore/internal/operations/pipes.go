@@ -162,7 +162,7 @@ func (s *Pipes) PausePipe(ctx context.Context, req ops.PausePipe) error {
 	if req.Resume {
 		act, at, by, why = "pipe resume", sql.NullInt64{}, "", ""
 	}
-	return s.Write(ctx, fmt.Sprintf("%s %q", act, req.Name), func(q db.Querier) error {
+	return s.Write(ctx, act, func(q db.Querier) error {
 		res, err := q.ExecContext(ctx, `UPDATE postrider_pipe SET paused_at = ?, paused_by = ?, pause_reason = ? WHERE name = ?`, at, by, why, req.Name)
 		if err != nil {
 			return err
