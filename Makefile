@@ -21,7 +21,7 @@ build: ## the binary, bin/postrider
 
 .PHONY: servers
 servers: ## install the servers the tests use (ALL=1: every PostgreSQL, MariaDB and MySQL, Patroni, buf, Apicurio Registry, Debezium and Kubernetes; ONLY=buf,apicurio: these alone)
-	go run ./internal/testserver/install $(if $(ALL),-all) $(if $(ONLY),-only $(ONLY))
+	CGO_ENABLED=0 go run ./internal/testserver/install $(if $(ALL),-all) $(if $(ONLY),-only $(ONLY))
 
 .PHONY: test
 test: servers ## every test of every module, against real servers

@@ -35,7 +35,7 @@ type Stats struct {
 
 	DeliveriesInFlight int
 	Paused             bool              // the pipe, by a person
-	PausedLanes        []store.Lane      // at the cap of parked keys
+	PausedLanes        []store.Lane      // at the cap of parked keys, or paused by a person
 	Braked             []string          // destinations held by the brake
 	Down               map[string]string // parts that are down now -> error
 	LastErrorClass     string            // of the last failed delivery, "" if none
@@ -58,6 +58,7 @@ type recorder struct {
 	s        Stats
 	lanes    map[store.Lane]struct{}
 	paused   map[store.Lane]struct{}
+	capped   map[store.Lane]struct{} // paused at a cap, and not by a person
 	braked   map[string]struct{}
 	classes  [5]int64
 	parked   [store.Dead + 1]int64
@@ -78,7 +79,7 @@ func newRecorder(ttl time.Duration) *recorder {
 	return &recorder{
 		ttl:   ttl,
 		s:     Stats{Down: map[string]string{}},
-		lanes: map[store.Lane]struct{}{}, paused: map[store.Lane]struct{}{}, braked: map[string]struct{}{}, held: map[string]store.Held{},
+		lanes: map[store.Lane]struct{}{}, paused: map[store.Lane]struct{}{}, capped: map[store.Lane]struct{}{}, braked: map[string]struct{}{}, held: map[string]store.Held{},
 	}
 }
 
@@ -90,6 +91,7 @@ func (r *recorder) start(instance, bootID string) {
 	r.s.Instance, r.s.BootID = instance, bootID
 	clear(r.lanes)
 	clear(r.paused)
+	clear(r.capped)
 	clear(r.braked)
 	clear(r.s.Down)
 	clear(r.held)
@@ -125,6 +127,7 @@ func (r *recorder) tell(f port.Fact) {
 	case port.LaneLost:
 		delete(r.lanes, f.Lane)
 		delete(r.paused, f.Lane)
+		delete(r.capped, f.Lane)
 		if f.Reason != "released" {
 			r.s.LanesLost++
 		}
@@ -160,6 +163,7 @@ func (r *recorder) tell(f port.Fact) {
 		r.s.Paused = f.On
 	case port.LanePaused:
 		mark(r.paused, f.Lane, f.On)
+		mark(r.capped, f.Lane, f.On && f.Reason != port.PausedByPerson)
 	}
 }
 
@@ -277,7 +281,7 @@ func (r *recorder) trouble() []string {
 			all = append(all, cut(text, longest))
 		}
 	}
-	if n := len(r.paused); n > 0 {
+	if n := len(r.capped); n > 0 {
 		say(plural.Of(n, "lane is paused", "lanes are paused") + ": too many keys are set aside")
 	}
 	for _, part := range slices.Sorted(maps.Keys(r.s.Down)) {

@@ -193,7 +193,7 @@ func TestTheNight(t *testing.T) {
 	}
 }
 
-// nightOn plays it beside the other stores. Where a store has no pauses, nobody pauses a lane.
+// nightOn plays it beside the other stores.
 func nightOn(t *testing.T, name string, outbox func(*testing.T) string) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -215,9 +215,7 @@ func nightOn(t *testing.T, name string, outbox func(*testing.T) string) {
 		n.unknownTopic()
 		n.refusedPayload()
 		n.fullDisk()
-		if n.d != dialect.SQLite {
-			n.pausedLane()
-		}
+		n.pausedLane()
 		n.deadBroker()
 		n.consumers()
 		for _, name := range []string{"unknown-topic", "refused-payload", "captured-key", "full-disk"} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,7 +24,16 @@ func orderOf(t *testing.T, out string) orderAnswer {
 // and repaired, a key and a lane are paused and resumed, and what a consumer has
 // lost is replayed, with a relay that lives and with none.
 func TestRepair(t *testing.T) {
-	store, broker := outboxOn(t, testserver.SharedPostgres(t, "18")), testserver.SharedNATS(t).URL
+	file := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", file)
+	for name, store := range map[string]string{"postgres": outboxOn(t, testserver.SharedPostgres(t, "18")), "sqlite": file} {
+		t.Run(name, func(t *testing.T) { repairOn(t, store) })
+	}
+}
+
+func repairOn(t *testing.T, store string) {
+	t.Helper()
+	broker := testserver.SharedNATS(t).URL
 	s := newStream(t, broker, 1000)
 	on := func(args ...string) string {
 		return mustCLI(t, "", append(args, "--store", store, "--actor", "ann")...)

@@ -15,8 +15,18 @@ import (
 // TestPipeCommands adds a pipe, runs, pauses, resumes and removes it, and looks
 // at what its relay does each time.
 func TestPipeCommands(t *testing.T) {
+	file := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", file)
+	t.Run("postgres", func(t *testing.T) {
+		pipeCommands(t, outboxOn(t, testserver.SharedPostgres(t, "18")), `pipe "audit" of schema "postrider" was removed`)
+	})
+	t.Run("sqlite", func(t *testing.T) { pipeCommands(t, file, `pipe "audit" does not exist`) })
+}
+
+// pipeCommands has a relay that ends with these words when its pipe is removed.
+func pipeCommands(t *testing.T, outbox, removed string) {
+	t.Helper()
 	server := testserver.StartNATS(t)
-	outbox := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	s := newStream(t, server.URL, -1)
 	on := func(args ...string) string { return mustCLI(t, "", append(args, "--store", outbox)...) }
 	fails := func(code exit.Code, want string, args ...string) {
@@ -76,7 +86,7 @@ func TestPipeCommands(t *testing.T) {
 	if code := relay.ends(3 * time.Minute); code != exit.Usage {
 		t.Errorf("exit code %d after the pipe was removed, want %d:\n%s", code, exit.Usage, relay.said)
 	}
-	if relay.said.count(`pipe "audit" of schema`) != 1 || relay.said.count("was removed") != 1 {
+	if relay.said.count(removed) != 1 {
 		t.Errorf("the relay does not say once why it ends:\n%s", relay.said)
 	}
 	if _, there := pipes()["audit"]; there {

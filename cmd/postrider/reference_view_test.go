@@ -60,7 +60,6 @@ The view postrider_messages has the same columns, states and reasons. The view p
 - Times are microseconds since 1970: ` + "`" + `datetime(created_at / 1000000, 'unixepoch')` + "`" + `.
 - sent_at is the minute of the settlement, or created_at if that is later. Of a message that was set aside it is exact. It is NULL for what a person discarded or was sent before the upgrade to this view.
 - A question about one state reads no other. Pending and InProgress read what is not sent, Sent reads every row.
-- No person can pause anything on SQLite, so no message waits for that.
 
 ## MySQL
 

@@ -43,8 +43,8 @@ func (h *hooks) count(path string) int {
 	return h.seen[path]
 }
 
-// The endpoints of a file get their topics; one that says 410 is stopped, is told
-// by status, and starts again when a person changes its entry.
+// The endpoints of a file get their topics; one that says 410 is stopped, also when its
+// entry changes, until a person resumes it.
 func TestWebhooks(t *testing.T) {
 	h := &hooks{seen: map[string]int{}, answer: map[string]int{"/gone": http.StatusGone}}
 	server := httptest.NewServer(h)
@@ -74,24 +74,33 @@ func TestWebhooks(t *testing.T) {
 	p := launchRelay(t, store, "webhooks:"+file)
 	until(t, "the endpoint that works has its messages", p, func() bool { return h.count("/rest") == 20 })
 	until(t, "the endpoint that is gone was asked", p, func() bool { return h.count("/gone") > 0 })
-	until(t, "the relay logs that the endpoint waits for a person", p, func() bool { return p.said.count("until a person") > 0 })
+	until(t, "the relay is told that the endpoint is stopped", p, func() bool { return p.said.count(`msg="stopped destinations changed"`) > 0 })
 	before := h.count("/gone")
 	h.mu.Lock()
 	h.answer["/gone"] = 0
 	h.mu.Unlock()
 	write(", timeout: 10s")
-	until(t, "the changed entry works", p, func() bool { return h.count("/gone") >= before+20 })
+	mustCLI(t, "", "resume", "--store", store, "--endpoint", "gone", "--reason", "they are back")
+	until(t, "the resumed endpoint works", p, func() bool { return h.count("/gone") >= before+20 })
 	p.stop()
 }
 
-// A stop by 410 is kept by PostgreSQL: status and journal show it, a relay that
-// starts later does not ask the endpoint, and a command lets it continue.
+// A stop by 410 is kept: status and journal show it, a relay that starts later does not ask
+// the endpoint, and a command lets it continue.
 func TestGoneIsKept(t *testing.T) {
+	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", sqlite)
+	for name, store := range map[string]string{"postgres": outboxOn(t, testserver.SharedPostgres(t, "18")), "sqlite": sqlite} {
+		t.Run(name, func(t *testing.T) { goneIsKept(t, store) })
+	}
+}
+
+func goneIsKept(t *testing.T, store string) {
+	t.Helper()
 	h := &hooks{seen: map[string]int{}, answer: map[string]int{"/gone": http.StatusGone}}
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
-	store := outboxOn(t, testserver.SharedPostgres(t, "18"))
 	file, key := filepath.Join(dir, "endpoints.yml"), filepath.Join(dir, "key")
 	entry := "  - {name: %s, topics: [%s], url: %s/%s, secret_file: " + key + ", allow: 127.0.0.1}\n"
 	text := "endpoints:\n" + fmt.Sprintf(entry, "gone", "bad", server.URL, "gone") + fmt.Sprintf(entry, "rest", "'*'", server.URL, "rest")

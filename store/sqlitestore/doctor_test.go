@@ -84,6 +84,15 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("%+v", f)
 			}
 		}, func() { exec(`DELETE FROM postrider_parked`) }},
+		{"pipes", "1 lane and 1 key of pipe \"main\" are paused by people, the first for 1m0s", func() {
+			exec(fmt.Sprintf(`INSERT INTO postrider_hold (pipe, lane, key, at) VALUES ('main', 1, '', %[1]d), ('main', 2, 'k', %[1]d)`, time.Now().Add(-time.Minute).UnixMicro()))
+		}, func() { exec(`DELETE FROM postrider_hold`) }},
+		{"pipes", "pipe \"main\" was paused by ann", func() {
+			exec(`UPDATE postrider_pipe SET paused_at = 1, paused_by = 'ann', pause_reason = 'night'`)
+		}, func() { exec(`UPDATE postrider_pipe SET paused_at = NULL`) }},
+		{"pipes", "endpoint \"hook\" of pipe \"main\" was stopped by ann", func() {
+			exec(`INSERT INTO postrider_stop (pipe, destination, at, actor, reason) VALUES ('main', 'hook', 1, 'ann', 'gone')`)
+		}, func() { exec(`DELETE FROM postrider_stop`) }},
 		{"journal", "journal mode", func() { exec(`PRAGMA journal_mode = DELETE`) }, nil},
 		{
 			"file", "may write", func() { _ = os.Chmod(path, 0o666) },
@@ -112,7 +121,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("topics %v, %v", topics, err)
 	}
 	all, err := s.Office().Doctor.Examine(t.Context(), ops.ExamineRequest{})
-	if err != nil || len(all) != 5 {
+	if err != nil || len(all) != 6 {
 		t.Errorf("%d findings, %v", len(all), err)
 	}
 	for _, f := range all {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/sqlitestore/internal/db"
+	"github.com/postrider/postrider/store/sqlitestore/internal/operations"
 )
 
 // forgotten is how long the row of an instance that died is kept for Status.
@@ -21,6 +22,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, errors.New("sqlite: lease: the boot id is empty")
 	}
 	var g store.Grant
+	var filter string
 	err := s.box.Write(ctx, "lease", func(q db.Querier) error {
 		if err := s.checkFile(ctx, q); err != nil {
 			return err
@@ -28,12 +30,11 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		if err := s.box.Info(ctx, q, &g); err != nil {
 			return err
 		}
-		if !s.opts.MakePipe {
-			if err := s.box.Knows(ctx, q, "check --pipe, or make it with `postrider relay --make-pipe --pipe "+s.box.Pipe+"`"); err != nil {
-				return err
-			}
+		var err error
+		if filter, err = s.pipe(ctx, q, &g); err != nil {
+			return err
 		}
-		if err := s.heartbeat(ctx, q, req, g.Total); err != nil {
+		if err := s.heartbeat(ctx, q, req); err != nil {
 			return err
 		}
 		released, err := s.giveBack(ctx, q, req)
@@ -54,9 +55,33 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		return store.Grant{}, err
 	}
 	s.mu.Lock()
-	s.identity = g.Identity
+	s.identity, s.filter = g.Identity, filter
 	s.mu.Unlock()
 	return g, nil
+}
+
+// pipe makes the pipe where that is wanted. A new one starts behind everything that is there. It
+// reads what people have set for the pipe, and returns its filter.
+func (s *Store) pipe(ctx context.Context, q db.Querier, g *store.Grant) (filter string, err error) {
+	err = s.box.Knows(ctx, q, "check --pipe, or make it with `postrider pipe add "+s.box.Pipe+" --from now`")
+	if s.opts.MakePipe && errors.Is(err, store.ErrNoPipe) {
+		newest, err := s.box.Newest(ctx, q)
+		if err != nil {
+			return "", err
+		}
+		if err := operations.Begin(ctx, s.box, q, db.Everything, newest); err != nil {
+			return "", err
+		}
+	} else if err != nil {
+		return "", err
+	}
+	filter, paused, err := s.box.Set(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	g.Paused = paused.Valid
+	g.Stopped, err = operations.Stopped(ctx, s.box, q)
+	return filter, err
 }
 
 // countLive counts the live instances and finds when the first lease of another than boot ends.
@@ -92,9 +117,8 @@ func (s *Store) checkFile(ctx context.Context, q db.Querier) error {
 	return nil
 }
 
-// heartbeat renews the instance, and takes the lanes of those who died. A pipe
-// that is new starts behind everything that is there.
-func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequest, lanes int) error {
+// heartbeat renews the instance, and takes the lanes of those who died.
+func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	pipe, now := s.box.Pipe, db.Micros(s.box.Now())
 	trouble, err := list(req.Report.Trouble)
 	if err != nil {
@@ -125,10 +149,6 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 			[]any{pipe, now - db.Remembered.Microseconds()},
 		},
 		{`DELETE FROM postrider_relay WHERE alive_until <= ?`, []any{now - forgotten.Microseconds()}},
-		{`INSERT INTO postrider_progress (pipe, lane, pos)
-		  WITH RECURSIVE n (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM n WHERE lane + 1 < ?)
-		  SELECT ?, lane, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'postrider_outbox'), 0) FROM n
-		  WHERE NOT EXISTS (SELECT 1 FROM postrider_progress WHERE pipe = ?)`, []any{lanes, pipe, pipe}},
 	} {
 		if _, err := q.ExecContext(ctx, st.query, st.args...); err != nil {
 			return err
@@ -232,19 +252,25 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	return s.requests(ctx, q, boot, g)
 }
 
+// requests lists the acts of people that wait for the lanes of boot. Of orders it picks some
+// pages by chance: a settlement carries out all that are told, and nobody writes meanwhile.
 func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.actor, r.reason FROM postrider_request r
-		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.box.Pipe, boot)
+	const open = `FROM postrider_request r JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
+		WHERE r.pipe = ?1 AND r.done_at IS NULL AND p.owner = ?2`
+	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.key, r.actor, r.reason `+open+`
+		AND (r.upto IS NULL OR r.id IN (SELECT r.id `+open+` AND r.upto IS NOT NULL ORDER BY random() LIMIT ?3)) ORDER BY r.id LIMIT 1000`,
+		s.box.Pipe, boot, operations.Pages)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var r store.Request
-		if err := rows.Scan(&r.ID, &r.Lane, &r.Kind, &r.Seq, &r.Actor, &r.Reason); err != nil {
+		var kind string
+		if err := rows.Scan(&r.ID, &r.Lane, &kind, &r.Seq, &r.Key, &r.Actor, &r.Reason); err != nil {
 			return err
 		}
+		r.Kind, r.Act.Lane = operations.KindOf(kind), r.Lane
 		g.Requests = append(g.Requests, r)
 	}
 	return rows.Err()

@@ -1,8 +1,12 @@
 package sqlitestore
 
 import (
+	"context"
+	"math"
+
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/sqlitestore/internal/db"
 	"github.com/postrider/postrider/store/sqlitestore/internal/doctor"
 	"github.com/postrider/postrider/store/sqlitestore/internal/housekeeping"
 	"github.com/postrider/postrider/store/sqlitestore/internal/migrate"
@@ -14,26 +18,28 @@ import (
 func (s *Store) Office() *ops.Office {
 	office := &ops.Office{
 		Kind: "sqlite", Version: Version, Migrator: migrate.New(s.box), Pipe: s.another, Samples: operations.NewSamples(s.box),
+		Holds: true, Journal: operations.NewJournal(s.box), Records: operations.NewJournal(s.box), Orders: operations.NewOrders(s.box), Stops: operations.NewStops(s.box),
 		Lacks: map[ops.Ability]string{
 			ops.CanAudit:     "count the rows of postrider_outbox yourself; PostgreSQL has them",
 			ops.CanEmpty:     "let the rows go with their payloads; PostgreSQL has it",
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
-			ops.CanHold:      "stop the relay instead; PostgreSQL has them",
-			ops.CanJournal:   "SQLite has no users; PostgreSQL has them",
-			ops.CanOrder:     "retry or discard parked records one by one; PostgreSQL has them",
 			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",
-			ops.CanPipe:      "`postrider relay --make-pipe` makes one; to end it, stop its relays and delete its rows of postrider_progress; PostgreSQL has them",
-			ops.CanRecord:    "let the program that reads payloads log it; PostgreSQL has it",
 			ops.CanRole:      "the rights to the file are all there is; PostgreSQL has them",
-			ops.CanStop:      "set `stopped: true` in the endpoint's entry, or restart the relay to try again; PostgreSQL has them",
 			ops.CanStrict:    "set the version of each message yourself; PostgreSQL has them",
 		},
 	}
-	at := operations.NewAdmin(s.box, s.opts.CountLimit, office.Need)
+	at := operations.NewAdmin(s.box, s.opts.CountLimit, migrate.Lane)
 	office.History = operations.NewHistory(s.box)
-	office.Finder = operations.NewFinder(at, migrate.Lane)
+	office.Finder = operations.NewFinder(at)
+	office.Pipes = operations.NewPipes(s.box, s.whole)
 	office.Admin, office.Doctor, office.Retention = at, doctor.New(s.box, at), housekeeping.NewRetainer(s.box, office.Need)
 	return office
+}
+
+// whole is the status of a pipe that counts all of it.
+func (s *Store) whole(ctx context.Context, pipe string) (ops.Status, error) {
+	of := &db.Outbox{DB: s.box.DB, Pipe: pipe, Now: s.box.Now}
+	return operations.NewAdmin(of, math.MaxInt, migrate.Lane).Status(ctx)
 }
 
 // another opens another pipe of the same outbox.

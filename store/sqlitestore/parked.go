@@ -14,19 +14,24 @@ import (
 // inLanes chooses the lanes of a list in JSON.
 const inLanes = `lane IN (SELECT value FROM json_each(?))`
 
+// paused is true of a record k that a person has paused, by its key or its lane. As a rule nothing
+// is paused, which is found out once.
+const paused = `EXISTS (SELECT 1 FROM postrider_hold) AND EXISTS (SELECT 1 FROM postrider_hold f
+	WHERE f.pipe = k.pipe AND f.lane = k.lane AND f.key IN ('', k.key))`
+
 // ready is every parked record of some lanes that becomes due by itself: those
 // without a key or not in their key's queue, scheduled ones of free keys, and
-// the head of each queue. A dead record never does. The queue of a key are its
+// the head of each queue. A dead or paused record never does. The queue of a key are its
 // capturing and waiting records. Parameters: the pipe and the lanes, twice.
 const ready = `(WITH heads AS (
 		SELECT key, lane, min(seq) AS head FROM postrider_parked
 		WHERE pipe = ? AND ` + inLanes + ` AND key <> '' AND (captures OR state = 'waiting') GROUP BY lane, key)
-	SELECT p.* FROM postrider_parked p LEFT JOIN heads h ON h.lane = p.lane AND h.key = p.key
-	WHERE p.pipe = ? AND p.` + inLanes + ` AND p.state <> 'dead' AND CASE
-		WHEN p.key = '' THEN 1
-		WHEN p.state = 'scheduled' THEN h.head IS NULL
-		WHEN p.captures OR p.state = 'waiting' THEN h.head = p.seq
-		ELSE 1 END)`
+	SELECT k.* FROM postrider_parked k LEFT JOIN heads h ON h.lane = k.lane AND h.key = k.key
+	WHERE k.pipe = ? AND k.` + inLanes + ` AND k.state <> 'dead' AND CASE
+		WHEN k.key = '' THEN 1
+		WHEN k.state = 'scheduled' THEN h.head IS NULL
+		WHEN k.captures OR k.state = 'waiting' THEN h.head = k.seq
+		ELSE 1 END AND NOT (` + paused + `))`
 
 // inQueue is true of a record that stands in its key's queue.
 const inQueue = `key <> '' AND (captures OR state = 'waiting')`
@@ -42,12 +47,12 @@ func (s *Store) latest() int64 { return db.Micros(s.box.Now().Add(time.Second)) 
 
 // due is what is due of a lane: its place in its key's queue, or 1, and since when
 // the head of that queue is due. A record of a queue flows when none up to it is
-// dead or has its time before it. Parameters: the time, the latest time that counts
+// dead or has its time before it. Nothing of a paused key or lane is due. Parameters: the time, the latest time that counts
 // (see dueTime), the pipe, the lane.
 const due = `(WITH relevant AS (
 		SELECT *, state <> 'dead' AND due_at <= ? AS live FROM (
 			SELECT pipe, key, seq, state, ` + dueTime + `, ` + inQueue + ` AS chained
-			FROM postrider_parked WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead'))),
+			FROM postrider_parked k WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead') AND NOT (` + paused + `))),
 	placed AS (
 		SELECT *, row_number() OVER queue AS number, min(live) OVER queue AS flows, first_value(due_at) OVER queue AS first_due,
 			max(chained) OVER (PARTITION BY key) AS held, max(seq) OVER (PARTITION BY key, chained) AS last
@@ -155,12 +160,16 @@ func (s *Store) views(ctx context.Context, q db.Querier, lanes []store.LaneGrant
 	}
 	pipe, some := s.box.Pipe, string(in)
 	rows, err := q.QueryContext(ctx, `SELECT lane, 0, '', count(*), 0 FROM postrider_parked WHERE pipe = ? AND `+inLanes+` GROUP BY lane
-		UNION ALL SELECT lane, 1, key, seq, CASE state WHEN 'dead' THEN NULL ELSE due_at END FROM (SELECT lane, key, min(seq) AS seq, state, `+dueTime+` FROM postrider_parked
-			WHERE pipe = ? AND `+inLanes+` AND `+inQueue+` GROUP BY lane, key ORDER BY lane, key)
+		UNION ALL SELECT * FROM (SELECT lane, 1, key, seq, CASE WHEN state = 'dead' OR `+paused+` THEN NULL ELSE due_at END
+				FROM (SELECT pipe, lane, key, min(seq) AS seq, state, `+dueTime+` FROM postrider_parked WHERE pipe = ? AND `+inLanes+` AND `+inQueue+` GROUP BY lane, key) k
+			UNION ALL SELECT lane, 1, key, 0, NULL FROM postrider_hold f WHERE pipe = ? AND `+inLanes+` AND key <> ''
+				AND NOT EXISTS (SELECT 1 FROM postrider_parked k WHERE k.pipe = f.pipe AND k.lane = f.lane AND k.key = f.key AND (k.captures OR k.state = 'waiting'))
+			ORDER BY 1, 3)
+		UNION ALL SELECT lane, 4, '', 0, 0 FROM postrider_hold WHERE pipe = ? AND `+inLanes+` AND key = ''
 		UNION ALL SELECT lane, 2, '', min(due_at), 0 FROM (SELECT lane, `+dueTime+` FROM `+ready+`) GROUP BY lane
 		UNION ALL SELECT * FROM (SELECT lane, 3, key, min(version), max(version) FROM `+skipped+`
 			GROUP BY lane, key, run ORDER BY lane, key, run)`,
-		pipe, some, s.latest(), pipe, some, s.latest(), pipe, some, pipe, some, pipe, some)
+		pipe, some, s.latest(), pipe, some, pipe, some, pipe, some, s.latest(), pipe, some, pipe, some, pipe, some)
 	if err != nil {
 		return err
 	}
@@ -185,6 +194,8 @@ func (s *Store) views(ctx context.Context, q db.Querier, lanes []store.LaneGrant
 				h.DueIn = s.box.Until(last.Int64)
 			}
 			v.Captured, v.Heads = append(v.Captured, key), append(v.Heads, h)
+		case what == 4:
+			v.Paused = true
 		case what == 3:
 			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last.Int64})
 		default:

@@ -36,11 +36,15 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	if err := s.assertIdentity(ctx, s.box.DB); err != nil {
 		return nil, err
 	}
+	filter, err := s.passing(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var batches []store.Batch
 	spent := 0
 	for _, r := range reads {
 		b := store.Batch{Lane: r.Lane}
-		p := page{r: r, b: &b, left: math.MaxInt}
+		p := page{r: r, b: &b, left: math.MaxInt, filter: filter, look: max(mostLooked/len(reads), 1)}
 		if r.Within > 0 {
 			p.left = r.Within - spent
 		}
@@ -88,8 +92,17 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 		b.Position, b.More = encode(pos), true
 		return nil
 	}
-	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox
-		WHERE lane = ? AND seq > ? ORDER BY seq LIMIT ?`, r.Lane, pos, limit(r))
+	var last int64  // where the look ends when there is a filter
+	var beyond bool // rows may stand behind it
+	and, args := "", []any{r.Lane, pos, limit(r)}
+	if p.filter != db.Everything {
+		if last, beyond, err = s.reach(ctx, r.Lane, pos, p.look); err != nil {
+			return err
+		}
+		and, args = ` AND seq <= ?4 AND `+db.Passes("?5", "o"), append(args, last, p.filter)
+	}
+	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox o
+		WHERE lane = ?1 AND seq > ?2`+and+` ORDER BY seq LIMIT ?3`, args...)
 	if err != nil {
 		return err
 	}
@@ -107,8 +120,34 @@ func (s *Store) readLane(ctx context.Context, p *page) error {
 			pos = meta.Seq
 		}
 	}
+	if p.filter != db.Everything && !b.More { // behind the last message stand those of other pipes
+		pos, b.More = last, beyond
+	}
 	b.Position = encode(pos)
 	return rows.Err()
+}
+
+// mostLooked is how many rows a read of a pipe with a filter looks at, over all lanes.
+const mostLooked = 16_384
+
+// reach is the number of the last of some rows of a lane, and whether there are so many.
+func (s *Store) reach(ctx context.Context, lane store.Lane, pos int64, rows int) (last int64, more bool, err error) {
+	var n int
+	err = s.box.DB.QueryRowContext(ctx, `SELECT count(*), coalesce(max(seq), ?2) FROM (SELECT seq FROM postrider_outbox WHERE lane = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3)`,
+		lane, pos, rows).Scan(&n, &last)
+	return last, n == rows, err
+}
+
+// passing returns the pipe's filter, which the last lease told.
+func (s *Store) passing(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	filter := s.filter
+	s.mu.Unlock()
+	if filter != "" {
+		return filter, nil
+	}
+	filter, _, err := s.box.Set(ctx, s.box.DB)
+	return filter, s.box.Wrap("read the filter", err)
 }
 
 // limit is one record more than asked for, which shows that there is more.
@@ -125,6 +164,9 @@ type page struct {
 	b    *store.Batch
 	size int
 	left int // bytes that it may hold, its first record included
+
+	filter string // of the pipe
+	look   int    // most rows to look at when there is one
 }
 
 func (p *page) add(m postrider.Message, meta store.Meta) bool {

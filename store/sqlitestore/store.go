@@ -2,8 +2,8 @@
 // cursor on its AUTOINCREMENT number. SQLite has one writer at a time, so the
 // order of numbers is the order of commits and a cursor needs nothing else.
 //
-// The tables are postrider_outbox, postrider_progress, postrider_relay,
-// postrider_parked, postrider_request, and the views postrider_messages and postrider_lane. A plain
+// The tables that people look at are postrider_outbox, postrider_progress, postrider_relay,
+// postrider_parked, postrider_journal, and the views postrider_messages and postrider_lane. A plain
 // INSERT INTO postrider_outbox (topic, key, type, payload) enqueues a message.
 package sqlitestore
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/sqlitestore/internal/db"
+	"github.com/postrider/postrider/store/sqlitestore/internal/operations"
 )
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
@@ -51,6 +52,7 @@ type Store struct {
 	mu       sync.Mutex
 	seen     int64       // newest number at the last Read
 	identity string      // of the last Lease, "" before
+	filter   string      // of the pipe, as the last Lease found it, "" before
 	file     os.FileInfo // of the database at the first Lease
 }
 
@@ -74,7 +76,9 @@ func New(pool *sql.DB, opts *Options) *Store {
 }
 
 // Info implements store.Store.
-func (s *Store) Info() store.Info { return store.Info{Name: "sqlite", Pipe: s.opts.Pipe} }
+func (s *Store) Info() store.Info {
+	return store.Info{Name: "sqlite", Pipe: s.opts.Pipe, SetStop: operations.NewStops(s.box).SetStop}
+}
 
 // Wait implements store.Store. It looks at the newest number of the outbox, one
 // row, and returns when it is another than at the last Read.

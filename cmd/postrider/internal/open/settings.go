@@ -14,7 +14,7 @@ import (
 // Settings say which store and which broker are meant, and how to reach them.
 type Settings struct {
 	Store, Broker, Pipe, Schema string
-	MakePipe                    bool          // where it is missing; stores that have `pipe add` refuse it
+	MakePipe                    bool          // where it is missing; PostgreSQL refuses it
 	Format                      string        // of routes that say none
 	Routes                      []config.Rule // nil: every message goes to its topic
 	Schemas                     string        // the folder of JSON Schemas that routes validate with; "": none

@@ -20,7 +20,7 @@ type Outbox struct {
 }
 
 // Version is the schema version that this package needs.
-const Version = 9
+const Version = 10
 
 // Remembered is how long an executed act is kept for who asked for it.
 const Remembered = 7 * 24 * time.Hour
@@ -56,7 +56,7 @@ func (o *Outbox) Knows(ctx context.Context, q Querier, fix string) error {
 }
 
 // Pipes is the remedy of a look at a pipe that does not exist.
-const Pipes = "check --pipe; `SELECT DISTINCT pipe FROM postrider_progress` lists those that do"
+const Pipes = "check --pipe; `postrider pipe list` lists those that do"
 
 // SchemaVersion is the version of the schema that q sees, 0 without one.
 func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (int, error) {

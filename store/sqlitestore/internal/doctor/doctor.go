@@ -38,6 +38,7 @@ func (s *Doctor) Examine(ctx context.Context, req ops.ExamineRequest) ([]ops.Fin
 		{"schema", s.examineSchema},
 		{"journal", s.examineJournal},
 		{"file", s.examineFile},
+		{"pipes", s.examinePipes},
 		{"relays", s.examineRelays},
 		{"parked", s.examineParked},
 	} {

@@ -23,6 +23,8 @@ const (
 	rowOverhead = 200      // bytes of a row beside its texts: columns, lane, both b-trees
 	heldLimit   = 1_000_000
 	actsKept    = db.Remembered
+	journalKept = 400 * 24 * time.Hour
+	tidyBatch   = 10_000 // rows of one transaction
 )
 
 // Retainer removes settled rows. It is safe for concurrent use.
@@ -392,6 +394,9 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 	if req.Acts <= 0 {
 		req.Acts = actsKept
 	}
+	if req.Journal <= 0 {
+		req.Journal = journalKept
+	}
 	gone, err := s.uncounted(ctx)
 	if err != nil {
 		return nil, s.Wrap("count the rows of the outbox", err)
@@ -411,7 +416,13 @@ func (s *Retainer) Tidy(ctx context.Context, req ops.TidyRequest) (ops.Tidied, e
 		if err != nil {
 			return err
 		}
-		for table, n := range map[string]int64{"request": acts, "settled": times, "unparked": later} {
+		// Its trigger keeps the entries of a week, whatever is asked.
+		entries, err := affected(q.ExecContext(ctx, `DELETE FROM postrider_journal WHERE id IN (
+			SELECT id FROM (SELECT id, at FROM postrider_journal ORDER BY id LIMIT ?) WHERE at < ?)`, tidyBatch, db.Micros(s.Now())-max(req.Journal, actsKept).Microseconds()))
+		if err != nil {
+			return err
+		}
+		for table, n := range map[string]int64{"journal": entries, "request": acts, "settled": times, "unparked": later} {
 			if n > 0 {
 				done[table] = n
 			}

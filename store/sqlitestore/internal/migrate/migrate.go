@@ -26,7 +26,7 @@ type migration struct {
 }
 
 func migrations() []migration {
-	return []migration{{1, "outbox"}, {2, "retention"}, {3, "history"}, {4, "lag"}, {5, "view"}, {6, "sample"}, {7, "unparked"}, {8, "cause"}, {9, "state"}}
+	return []migration{{1, "outbox"}, {2, "retention"}, {3, "history"}, {4, "lag"}, {5, "view"}, {6, "sample"}, {7, "unparked"}, {8, "cause"}, {9, "state"}, {10, "office"}}
 }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (
@@ -171,7 +171,8 @@ func script(step ops.Step, lanes int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
 	}
-	text := strings.NewReplacer("{{lanes}}", strconv.Itoa(lanes), "{{hash}}", laneExpression(lanes)).Replace(string(body))
+	text := strings.NewReplacer("{{lanes}}", strconv.Itoa(lanes), "{{hash}}", laneExpression(lanes),
+		"{{passes c.filter o}}", db.Passes("c.filter", "o"), "{{passes l.filter e}}", db.Passes("l.filter", "e")).Replace(string(body))
 	switch {
 	case !step.Down:
 		return fmt.Sprintf("%s%s\nPRAGMA application_id = %d;\nINSERT INTO postrider_migration (version, name) VALUES (%d, '%s');\n",

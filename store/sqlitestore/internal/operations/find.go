@@ -18,16 +18,10 @@ import (
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
 // Finder finds one message, or looks at one key, of one pipe. It is safe for concurrent use.
-type Finder struct {
-	*Admin
-	lane func(key, id string, lanes int) store.Lane
-}
+type Finder struct{ *Admin }
 
-// NewFinder returns the finder of the admin's pipe. lane computes the lane of a key as
-// the outbox does. It does no I/O.
-func NewFinder(a *Admin, lane func(key, id string, lanes int) store.Lane) *Finder {
-	return &Finder{a, lane}
-}
+// NewFinder returns the finder of the admin's pipe. It does no I/O.
+func NewFinder(a *Admin) *Finder { return &Finder{a} }
 
 // byID is the condition for the newest record of an id. The sign keeps the planner from reading
 // all records in the order of their numbers.
@@ -75,7 +69,7 @@ func (s *Finder) Message(ctx context.Context, q ops.MessageQuery) (ops.MessageLi
 	}
 	life.Message.Headers = nil
 	key, err := s.keyIn(ctx, life.Lane, life.Message.Key)
-	life.Owner, life.Until, life.LaneWaits, life.Held = key.Owner, key.Until, key.LaneWaits, key.Held
+	life.Owner, life.Until, life.Holds, life.LaneWaits, life.Held, life.PausedAt = key.Owner, key.Until, key.Holds, key.LaneWaits, key.Held, key.PausedAt
 	if p := life.Parked; p != nil && (p.State == store.Waiting || p.State == store.Scheduled && p.DueIn <= 0) && key.Head != nil && key.Head.Seq != p.Seq {
 		life.Head = key.Head
 	}
@@ -113,16 +107,20 @@ func (s *Finder) probe(ctx context.Context, seq int64) (row seek.Row, ok bool, e
 
 // row reads the row of the outbox, when it is still there.
 func (s *Finder) row(ctx context.Context, life *ops.MessageLife) (found bool, err error) {
-	rows, err := s.DB.QueryContext(ctx, `SELECT o.lane, o.seq <= coalesce(c.pos, 0), coalesce(o.seq > c.pos AND (SELECT count(*) FROM (SELECT 1 FROM postrider_outbox b
-		WHERE b.lane = o.lane AND b.seq > c.pos AND b.seq < o.seq LIMIT 50000)) >= c.reach, 0), `+bare+`
-		FROM postrider_outbox o LEFT JOIN postrider_lane c ON c.pipe = ? AND c.lane = o.lane WHERE o.seq = ?`, s.Pipe, life.Seq)
+	filter, _, err := s.Set(ctx, s.DB)
+	if err != nil {
+		return false, err
+	}
+	rows, err := s.DB.QueryContext(ctx, `SELECT o.lane, NOT `+db.Passes("?3", "o")+`, o.seq <= coalesce(c.pos, 0), coalesce(o.seq > c.pos AND (SELECT count(*) FROM (SELECT 1 FROM postrider_outbox b
+		WHERE b.lane = o.lane AND b.seq > c.pos AND b.seq < o.seq`+db.And(filter, "?3", "b")+` LIMIT 50000)) >= c.reach, 0), `+bare+`
+		FROM postrider_outbox o LEFT JOIN postrider_lane c ON c.pipe = ?1 AND c.lane = o.lane WHERE o.seq = ?2`, s.Pipe, life.Seq, filter)
 	if err != nil {
 		return false, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		found = true
-		if life.Message, err = db.ScanMessage(rows, []any{&life.Lane, &life.Settled, &life.Beyond}, nil); err != nil {
+		if life.Message, err = db.ScanMessage(rows, []any{&life.Lane, &life.Excluded, &life.Settled, &life.Beyond}, nil); err != nil {
 			return found, err
 		}
 	}
@@ -168,11 +166,15 @@ func (s *Finder) Key(ctx context.Context, key string) (ops.KeyLife, error) {
 	if key == "" {
 		return life, nil
 	}
-	m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, LaneWaits: life.LaneWaits, Held: life.Held}
+	filter, _, err := s.Set(ctx, s.DB)
+	if err != nil {
+		return life, s.Wrap("look at a key", err)
+	}
+	m := &ops.MessageLife{Pipe: s.Pipe, Lane: life.Lane, Owner: life.Owner, Until: life.Until, Holds: life.Holds, LaneWaits: life.LaneWaits, Held: life.Held, PausedAt: life.PausedAt}
 	var at sql.NullInt64
-	err = s.DB.QueryRowContext(ctx, `SELECT seq, id, topic, created_at FROM (SELECT seq, id, topic, key, created_at FROM postrider_outbox
-		WHERE lane = ?2 AND seq > coalesce((SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2), 0) ORDER BY seq LIMIT ?4) WHERE key = ?3 ORDER BY seq LIMIT 1`,
-		s.Pipe, life.Lane, key, ops.KeyCount).Scan(&m.Seq, &m.Message.ID, &m.Message.Topic, &at)
+	err = s.DB.QueryRowContext(ctx, `SELECT seq, id, topic, created_at FROM (SELECT seq, id, topic, key, type, headers, created_at FROM postrider_outbox
+		WHERE lane = ?2 AND seq > coalesce((SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2), 0) ORDER BY seq LIMIT ?4) k WHERE key = ?3 AND ?5 <> ''`+db.And(filter, "?5", "k")+` ORDER BY seq LIMIT 1`,
+		s.Pipe, life.Lane, key, ops.KeyCount, filter).Scan(&m.Seq, &m.Message.ID, &m.Message.Topic, &at)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return life, nil
@@ -187,8 +189,9 @@ func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life o
 	life = ops.KeyLife{Pipe: s.Pipe, Key: key, Lane: lane, Parked: map[string]int64{}}
 	var until int64
 	var held []byte
-	err = s.DB.QueryRowContext(ctx, `SELECT coalesce(owner, ''), coalesce(locked_until, 0), coalesce(waits_for, ''), held FROM postrider_lane
-		WHERE pipe = ? AND lane = ?`, s.Pipe, lane).Scan(&life.Owner, &until, &life.LaneWaits, &held)
+	var paused sql.NullInt64
+	err = s.DB.QueryRowContext(ctx, `SELECT coalesce(owner, ''), coalesce(locked_until, 0), coalesce(waits_for, ''), held, paused_at FROM postrider_lane
+		WHERE pipe = ? AND lane = ?`, s.Pipe, lane).Scan(&life.Owner, &until, &life.LaneWaits, &held, &paused)
 	switch {
 	case errors.Is(err, sql.ErrNoRows): // no relay has run yet
 		life.LaneWaits, err = "a relay: none holds the lane", nil
@@ -196,6 +199,10 @@ func (s *Finder) keyIn(ctx context.Context, lane store.Lane, key string) (life o
 		if err = json.Unmarshal(held, &life.Held); err == nil && life.Owner != "" {
 			life.Until = s.Until(until)
 		}
+	}
+	life.PausedAt = db.Moment(paused)
+	if err == nil {
+		life.Holds, err = s.holds(ctx, s.DB, ` AND lane = ? AND key IN ('', ?)`, lane, key)
 	}
 	if err == nil && key != "" {
 		life.Head, err = s.record(ctx, `pipe = ? AND key = ? AND (captures OR state = 'waiting') ORDER BY seq LIMIT 1`, s.Pipe, key)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	_ "modernc.org/sqlite"
 
@@ -17,19 +18,7 @@ import (
 // A list of parked records reads those that it shows, and counts read no row: a million dead letters
 // slow down neither them nor the doctor.
 func TestListsReadWhatTheyShow(t *testing.T) {
-	pool, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "outbox.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	o := &db.Outbox{DB: pool, Pipe: "main"}
-	if _, err := migrate.New(o).Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
-		t.Fatal(err)
-	}
+	pool, o := newOutbox(t)
 	for _, c := range []struct {
 		what, query string
 		args        []any
@@ -71,6 +60,60 @@ func TestListsReadWhatTheyShow(t *testing.T) {
 		plan := planOf(t, pool, `SELECT error FROM postrider_parked WHERE `+where, args...)
 		if !strings.Contains(plan, c.want) || c.want != sorted && strings.Contains(plan, "TEMP B-TREE") {
 			t.Errorf("%+v is planned as\n%s\nwant %s", c.query, plan, c.want)
+		}
+	}
+}
+
+func newOutbox(t *testing.T) (*sql.DB, *db.Outbox) {
+	t.Helper()
+	pool, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "outbox.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := &db.Outbox{DB: pool, Pipe: "main", Now: time.Now}
+	if _, err := migrate.New(o).Migrate(t.Context(), ops.MigrateRequest{Lanes: 4}); err != nil {
+		t.Fatal(err)
+	}
+	return pool, o
+}
+
+// A page of an order reads a short range of its lane, whatever else its records must meet.
+func TestPagesReadTheirRange(t *testing.T) {
+	pool, o := newOutbox(t)
+	if plan := planOf(t, pool, discarded, "main", 0, "[1]"); !strings.Contains(plan, "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)") {
+		t.Errorf("the times of discarded records are planned as\n%s", plan)
+	}
+	all := ops.Match{
+		Seqs: []int64{1}, IDs: []string{"i"}, Topic: "t", Key: "k", Type: "x", Class: "c", Code: "c", Error: "e", Lane: new(store.Lane),
+		Versions: ops.Versions{First: 1}, Since: o.Now(), Until: o.Now(), IdleFor: time.Second,
+	}
+	for _, match := range []ops.Match{{All: true}, {Topic: "t"}, {Key: "k"}, {Code: "c"}, {Code: "c", Topic: "t"}, {IDs: []string{"i"}}, {Seqs: []int64{1}}, all} {
+		for kind, want := range map[store.ActKind][2]string{
+			store.ActDiscard: {"COVERING INDEX postrider_parked_lane (pipe=? AND lane=? AND seq>? AND seq<?)", "postrider_parked_1 (pipe=? AND seq=?)"},
+			store.ActSkip:    {"COVERING INDEX postrider_parked_lane (pipe=? AND lane=? AND seq>? AND seq<?)", "postrider_parked_1 (pipe=? AND seq=?)"},
+			store.ActReplay:  {"INDEX postrider_outbox_lane (lane=? AND seq>? AND seq<?)", "INTEGER PRIMARY KEY (rowid=?)"},
+		} {
+			from, args := parkedSource(9), []any{"main", 0, 0, 9}
+			m := match
+			if kind == store.ActReplay {
+				from, m.Class, m.Code, m.Error, m.IdleFor = settledSource(9), "", "", "", 0
+			}
+			fits, more := where(&m, string(kind), 0, true)
+			if kind == store.ActReplay {
+				fits, more = fits+" AND "+notParked, append(more, "main")
+			}
+			plan := planOf(t, pool, from.fitting(fits, 10), append(args, more...)...)
+			if !strings.Contains(plan, want[0]) || !strings.Contains(plan, "SEARCH k USING") || !strings.Contains(plan, want[1]) || strings.Contains(plan, "TEMP B-TREE") {
+				t.Errorf("%s of %+v is planned as\n%s\nwant %q", kind, match, plan, want)
+			}
+			if plan := planOf(t, pool, from.next(), append(args, 10)...); !strings.Contains(plan, want[0]) {
+				t.Errorf("the look for the rows of a page is planned as\n%s\nwant %s", plan, want[0])
+			}
 		}
 	}
 }

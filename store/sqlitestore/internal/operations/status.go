@@ -20,13 +20,13 @@ import (
 type Admin struct {
 	*db.Outbox
 	countLimit int
-	need       func(ops.Ability) error
+	lane       func(key, id string, lanes int) store.Lane
 }
 
 // NewAdmin returns the admin of a pipe, whose status counts at most so many rows of a
-// lane. need is the error for an ability that the store lacks. It does no I/O.
-func NewAdmin(o *db.Outbox, countLimit int, need func(ops.Ability) error) *Admin {
-	return &Admin{o, countLimit, need}
+// lane. lane computes the lane of a key as the outbox does. It does no I/O.
+func NewAdmin(o *db.Outbox, countLimit int, lane func(key, id string, lanes int) store.Lane) *Admin {
+	return &Admin{o, countLimit, lane}
 }
 
 // Status implements ops.Admin. It reads one snapshot and changes nothing.
@@ -45,12 +45,26 @@ func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 		return st, s.Wrap("status", err)
 	}
 	st.Identity = g.Identity
-	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.laneCounts} {
+	for _, part := range []func(context.Context, db.Querier, *ops.Status) error{s.instances, s.laneStates, s.laneCounts, s.heldBy} {
 		if err := part(ctx, tx.Conn, &st); err != nil {
 			return st, s.Wrap("status", err)
 		}
 	}
 	return st, nil
+}
+
+// heldBy is what people have paused or stopped.
+func (s *Admin) heldBy(ctx context.Context, q db.Querier, st *ops.Status) error {
+	_, paused, err := s.Set(ctx, q)
+	if err != nil {
+		return err
+	}
+	st.Paused = paused.Valid
+	if st.Holds, err = s.holds(ctx, q, ""); err != nil {
+		return err
+	}
+	st.Stops, err = stopped(ctx, s.Outbox, q)
+	return err
 }
 
 func (s *Admin) instances(ctx context.Context, q db.Querier, st *ops.Status) error {
@@ -124,22 +138,21 @@ const oldestOf = 64
 
 // laneCounts counts what lies behind each lane's cursor, up to the limit.
 func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) error {
+	filter, _, err := s.Set(ctx, q)
+	if err != nil {
+		return err
+	}
 	aside := [2][]bool{make([]bool, len(st.Lanes)), make([]bool, len(st.Lanes))} // as ops.Status.AddParked has it
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
-		var n int64
-		var last, oldest sql.NullInt64
-		err := q.QueryRowContext(ctx, countAhead, s.Pipe, l.Lane, s.countLimit).Scan(&n, &last)
-		if err == nil && n > 0 {
-			err = q.QueryRowContext(ctx, firstDue, s.Pipe, l.Lane, last.Int64, db.Micros(s.Now()), oldestOf).Scan(&oldest)
-		}
+		n, seen, oldest, err := s.ahead(ctx, q, filter, l.Lane)
 		if err != nil {
 			return err
 		}
 		if oldest.Valid {
 			l.Behind = max(0, -s.Until(oldest.Int64))
 		}
-		edge, err := s.edge(ctx, q, l, n)
+		edge, err := s.edge(ctx, q, l, seen)
 		if err != nil {
 			return err
 		}
@@ -158,9 +171,33 @@ func (s *Admin) laneCounts(ctx context.Context, q db.Querier, st *ops.Status) er
 		l.Pending += n
 		st.Pending += l.Pending
 		st.AddLag(l)
-		st.Capped = st.Capped || n >= int64(s.countLimit)
+		st.Capped = st.Capped || seen >= int64(s.countLimit)
 	}
 	return s.parkedCounts(ctx, q, st, aside)
+}
+
+// passing looks at the first rows behind a lane's cursor: how many there are, how many of them
+// pass the filter, and since when the oldest of these is due.
+func passing() string {
+	passes := db.Passes("?4", "o")
+	return `SELECT count(*), count(*) FILTER (WHERE ` + passes + `), min(at) FILTER (WHERE ` + passes + `) FROM (
+	SELECT topic, type, key, headers, max(created_at, coalesce(not_before, 0)) AS at FROM postrider_outbox
+	WHERE lane = ?2 AND seq > (SELECT pos FROM postrider_progress WHERE pipe = ?1 AND lane = ?2) ORDER BY seq LIMIT ?3) o`
+}
+
+// ahead counts what lies behind a lane's cursor and is the pipe's. Of a pipe with a filter it has
+// seen more rows.
+func (s *Admin) ahead(ctx context.Context, q db.Querier, filter string, lane store.Lane) (n, seen int64, oldest sql.NullInt64, err error) {
+	if filter != db.Everything {
+		err = q.QueryRowContext(ctx, passing(), s.Pipe, lane, s.countLimit, filter).Scan(&seen, &n, &oldest)
+		return n, seen, oldest, err
+	}
+	var last sql.NullInt64
+	err = q.QueryRowContext(ctx, countAhead, s.Pipe, lane, s.countLimit).Scan(&n, &last)
+	if err == nil && n > 0 {
+		err = q.QueryRowContext(ctx, firstDue, s.Pipe, lane, last.Int64, db.Micros(s.Now()), oldestOf).Scan(&oldest)
+	}
+	return n, n, oldest, err
 }
 
 // edge is the age of the first row of a lane that laneCounts does not count, where none of those
