@@ -194,7 +194,7 @@ func mysqlSkipLocked(ctx context.Context, database, addr, topic string) error {
 				var sent int
 				sent, errs[i] = mysqlClaim(ctx, db, client, topic, batch)
 				var refused *mysql.MySQLError
-				if errors.As(errs[i], &refused) && refused.Number == 1213 { // a deadlock: another worker goes on
+				if errors.As(errs[i], &refused) && refused.Number == 1213 { // a deadlock: another worker continues
 					errs[i] = nil
 				}
 				if sent == 0 && errs[i] == nil {
