@@ -19,8 +19,8 @@ import (
 )
 
 // latencyResult is the JSON object of the latency workload: the time from the return of
-// the writer's COMMIT to the reader's receipt, in milliseconds. A receipt before the
-// return counts as 0.
+// the writer's COMMIT to the reader's receipt, or with the broker "null" to the call of Deliver,
+// in milliseconds. A receipt before the return counts as 0.
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
@@ -55,9 +55,6 @@ const warmUp = 5
 // runLatency writes one message per transaction at a fixed rate: each at its intended
 // time, whether or not the previous one has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
-	if c.broker == "null" {
-		return nil, fmt.Errorf("latency needs a broker to read from: kafka, nats or redis")
-	}
 	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
@@ -65,12 +62,11 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
-	req := ops.MigrateRequest{Tail: c.wake == "log"}
-	if c.wake == "listen" {
-		req.Notify = ops.NotifyOn
-	}
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, wanted(c)); err != nil {
 		return nil, err
+	}
+	if c.broker == "null" {
+		return runDeliver(ctx, c, pool, pg.URL, pg.PID)
 	}
 	res = &latencyResult{Workload: "latency", Broker: c.broker, Wake: c.wake, Rate: c.rate}
 	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
@@ -112,6 +108,18 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	res.Gate, err = b.check(ctx, "bench", n)
 	return res, err
 }
+
+// wanted is what the way in which the relay learns of messages needs.
+func wanted(c config) ops.MigrateRequest {
+	req := ops.MigrateRequest{Tail: c.wake == "log"}
+	if c.wake == "listen" {
+		req.Notify = ops.NotifyOn
+	}
+	return req
+}
+
+// woken is the URL of a store whose relay learns of messages that way.
+func woken(pgURL string, c config) string { return pgURL + "&wake=" + c.wake }
 
 // direct runs the probe: the same transactions into an equal table without a reader, and
 // the client without a relay.

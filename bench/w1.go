@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // w1Result is the JSON object of the W1 workload. Rates are events per second, medians
@@ -86,6 +87,9 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, wanted(c)); err != nil {
+		return nil, err
+	}
 	say("writing %d messages", c.messages)
 	if err := fill(ctx, pool, "bench", c.messages); err != nil {
 		return nil, err
@@ -175,7 +179,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	database := func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }
 	r.pgCPU, err = used(database, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), fault)
+			r.drain, err = childRun(ctx, "relay", woken(pg.URL, c), b.Name, b.URL, strconv.Itoa(c.messages), fault)
 			return err
 		})
 		return err
