@@ -110,7 +110,11 @@ func (b *box) until(what string, holds func() bool) {
 	b.Helper()
 	for end := time.Now().Add(bound); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("%s: not within %v; the bell says %+v", what, bound, b.bell.State())
+			said := "nobody waits in this process"
+			if b.bell != nil {
+				said = fmt.Sprintf("the bell says %+v", b.bell.State())
+			}
+			b.Fatalf("%s: not within %v; %s", what, bound, said)
 		}
 	}
 }
