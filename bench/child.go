@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/clock"
 	"github.com/postrider/postrider/bench/routed"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
@@ -163,6 +164,20 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	}
 	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
 	return relay.New(st, counted, nil).Run(ctx)
+}
+
+// childDeliver prints when its relay called Deliver for each of the messages.
+func childDeliver(ctx context.Context, pgURL, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	st, pool, err := relayStore(ctx, pgURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return clock.Run(ctx, st, n, number, os.Stdout)
 }
 
 // countingSink prints the time of the n-th acknowledgement.

@@ -15,7 +15,6 @@ import (
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // idleResult is the JSON object of the idle workload: the cost of the shipped binary and
@@ -52,9 +51,6 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, wanted(c)); err != nil {
-		return nil, err
-	}
 	relay, err := startBinary(ctx, dir, b, "--store", pg.URL, "--wake", c.wake)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/internal/testserver"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // w1Result is the JSON object of the W1 workload. Rates are events per second, medians
@@ -87,9 +86,6 @@ func runW1(ctx context.Context, c config) (*w1Result, error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, wanted(c)); err != nil {
-		return nil, err
-	}
 	say("writing %d messages", c.messages)
 	if err := fill(ctx, pool, "bench", c.messages); err != nil {
 		return nil, err

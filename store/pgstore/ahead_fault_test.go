@@ -291,15 +291,15 @@ func TestACrashBehindRowsAhead(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- relay.New(h, b.Sink(), opts).Run(running) }()
 		d.awaitLog(s)
-		writing, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer stop()
-		var writers sync.WaitGroup
-		for range 6 {
-			writers.Go(func() { d.jostle(writing) })
-		}
-		d.until("rows go ahead", func() bool { return h.rows.Load() > 0 })
 		h.armed.Store(true)
-		d.until("rows went ahead, and the store halts", func() bool { return isClosed(h.halted) })
+		total := int64(0)
+		d.until("rows went ahead, and the store halts", func() bool {
+			if d.count(`SELECT sum(delivered)::bigint FROM box.lane_cursor`) == total {
+				d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', 'k' || g % 16 FROM generate_series(1, 200) g`)
+				total += 200
+			}
+			return isClosed(h.halted)
+		})
 		d.until("the broker has them", func() bool {
 			return slices.ContainsFunc(b.Log("t"), func(e membroker.Entry) bool { return e.Message.ID == h.first })
 		})
@@ -307,9 +307,6 @@ func TestACrashBehindRowsAhead(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Logf("the relay: %v", err)
 		}
-		stop()
-		writers.Wait()
-		total := d.count(`SELECT count(*) FROM box.outbox`)
 		sent := int64(b.Len("t"))
 		next := pgstore.New(d.pool, &pgstore.Options{Schema: d.schema})
 		halt := d.run(next, b)
@@ -433,14 +430,18 @@ func TestLargeTransactionsBesideTheLog(t *testing.T) {
 		small(50)
 		d.do(own, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'own', $1::int::text)`, rows+1)
 		d.commit(own)
-		small(50)
+		next["own"] = rows + 1
+		for range 10 { // what follows a transaction that was told without its rows waits for the table
+			for range 3 {
+				next["own"]++
+				d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'own', $1::int::text)`, next["own"])
+			}
+			small(5)
+			d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'own', g::text FROM generate_series($1::int + 1, $1::int + 300) g`, next["own"])
+			next["own"] += 300
+		}
 		d.commit(foreign)
 		small(50)
-		next["own"] = rows + 1
-		for range 20 {
-			next["own"]++
-			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'own', $1::int::text)`, next["own"])
-		}
 		total += next["own"]
 		before := e.rows.Load()
 		t.Logf("behind the large transactions: %+v", s.Info().Wake())

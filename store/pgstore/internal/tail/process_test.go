@@ -59,8 +59,8 @@ func (b *box) relay() *os.Process {
 	return cmd.Process
 }
 
-// A relay that is killed while the server makes its slot leaves the slot for as long as the server
-// waits for open transactions, which is lock_timeout: the transaction that is waited for goes on.
+// A relay that is killed while the server creates its slot leaves the slot for as long as the server
+// waits for open transactions, which is lock_timeout. The open transaction may still commit.
 //
 // Promises: S, G
 func TestAKilledRelayLeavesNoSlot(t *testing.T) {
