@@ -51,8 +51,8 @@ func (s *sink) Deliver(_ context.Context, batch broker.Batch) []error {
 	return nil
 }
 
-// Run runs a relay until ctx ends. Once n messages came, it writes how many of them came again, and when
-// Deliver was called for each. number reads the number of a message.
+// Run runs a relay until ctx ends. Once n messages came, it writes the number of duplicates among them, and
+// the time of the first Deliver of each. number reads the number of a message.
 func Run(ctx context.Context, st store.Store, n int, number func(payload []byte) (int, error), w io.Writer) error {
 	s := &sink{number: number, called: make([]int64, n), left: n, all: make(chan struct{})}
 	ended := make(chan error, 1)
@@ -72,7 +72,7 @@ func Run(ctx context.Context, st store.Store, n int, number func(payload []byte)
 	return errors.Join(out.Flush(), <-ended)
 }
 
-// Read reads what Run wrote into the times, and returns how many messages came again.
+// Read reads what Run wrote into the times, and returns the number of duplicates.
 func Read(r *bufio.Reader, times []time.Time) (again int, err error) {
 	for i := -1; i < len(times); i++ {
 		line, err := r.ReadString('\n')
