@@ -153,7 +153,12 @@ func TestALateLogIsNotWaitedFor(t *testing.T) {
 	onOwn(t, func(t *testing.T, version string) {
 		pg, d, s := tailed(t, version)
 		e := d.eager(s)
-		e.some()
+		e.until("a row of the lane goes ahead", func() bool {
+			d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'careful')`)
+			e.read(true)
+			ahead, _ := e.has("careful")
+			return ahead
+		})
 		d.stopWalWriter()
 		for until := time.Now().Add(2 * time.Minute); ; {
 			tx := d.begin()
@@ -226,30 +231,44 @@ func TestRowsOfAnotherEncodingComeFromTheTable(t *testing.T) {
 	})
 }
 
-// orphaning is a store whose table cannot be read, and in which nothing is settled, once rows have gone
-// ahead: its relay dies between the two.
+// orphaning is a store that halts at the first read of the table behind rows that went ahead: its relay
+// dies between the two.
 type orphaning struct {
 	*early
-	armed  atomic.Bool
 	halted chan struct{} // closed then
 	once   sync.Once
-	first  string // id of the first message that went ahead then
+
+	mu    sync.Mutex
+	first string // id of the first message that went ahead
 }
 
 var errHalted = errors.New("the store halted")
 
 func (h *orphaning) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	if h.wentAhead("") != "" && slices.ContainsFunc(reads, func(r store.LaneRead) bool { return !r.Ahead }) {
+		h.once.Do(func() { close(h.halted) })
+	}
 	if isClosed(h.halted) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	batches, err := h.early.Read(ctx, reads)
 	for i := range batches {
-		if h.armed.Load() && batches[i].Ahead && len(batches[i].Messages) > 0 {
-			h.once.Do(func() { h.first = batches[i].Messages[0].ID; close(h.halted) })
+		if batches[i].Ahead && len(batches[i].Messages) > 0 {
+			h.wentAhead(batches[i].Messages[0].ID)
 		}
 	}
 	return batches, err
+}
+
+// wentAhead notes that a message went ahead, and returns the first that did.
+func (h *orphaning) wentAhead(id string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.first == "" {
+		h.first = id
+	}
+	return h.first
 }
 
 func (h *orphaning) Settle(ctx context.Context, settlements []store.Settlement) ([]store.Lane, error) {
@@ -291,7 +310,6 @@ func TestACrashBehindRowsAhead(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- relay.New(h, b.Sink(), opts).Run(running) }()
 		d.awaitLog(s)
-		h.armed.Store(true)
 		total := int64(0)
 		d.until("rows went ahead, and the store halts", func() bool {
 			if d.count(`SELECT sum(delivered)::bigint FROM box.lane_cursor`) == total {
@@ -301,7 +319,7 @@ func TestACrashBehindRowsAhead(t *testing.T) {
 			return isClosed(h.halted)
 		})
 		d.until("the broker has them", func() bool {
-			return slices.ContainsFunc(b.Log("t"), func(e membroker.Entry) bool { return e.Message.ID == h.first })
+			return slices.ContainsFunc(b.Log("t"), func(e membroker.Entry) bool { return e.Message.ID == h.wentAhead("") })
 		})
 		end()
 		if err := <-ended; err != nil {
