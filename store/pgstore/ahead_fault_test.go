@@ -160,20 +160,22 @@ func TestALateLogIsNotWaitedFor(t *testing.T) {
 			return ahead
 		})
 		d.stopWalWriter()
-		for until := time.Now().Add(2 * time.Minute); ; {
+		const most = 2_000 // commits that take far longer than the log may be late
+		answered := false
+		for i := 0; i < most && !answered; i++ {
 			tx := d.begin()
 			d.do(tx, `SET LOCAL synchronous_commit = off`)
 			d.put(tx, "careless")
 			d.commit(tx)
 			before := len(e.table)
 			e.read(true)
-			if len(e.table) > before {
-				break
-			}
-			if time.Now().After(until) {
-				t.Fatal("reads that ask ahead wait for the log")
+			if answered = len(e.table) > before; answered {
+				t.Logf("the table answered behind %d commits", i)
 			}
 			e.read(false)
+		}
+		if !answered {
+			t.Error("reads that ask ahead wait for the log")
 		}
 		if err := pg.Kill(); err != nil { // its walwriter does not hear a request
 			t.Error(err)
