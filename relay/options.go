@@ -100,6 +100,20 @@ type Options struct {
 // ErrOptions is wrapped by the error of [Options.Validate].
 var ErrOptions = errors.New("relay options")
 
+// OptionError is one problem that [Options.Validate] found; its error wraps one for each.
+type OptionError struct {
+	Option string // the field of Options, such as "Retry.Base"
+	Value  string // as the field has it
+	Why    string // such as "must not be negative"
+}
+
+// Error implements error.
+func (e *OptionError) Error() string { return e.Option + " is " + e.Value + ": " + e.Why }
+
+func wrong(option string, value any, why string) error {
+	return &OptionError{Option: option, Value: fmt.Sprint(value), Why: why}
+}
+
 // Validate returns all problems in one error, nil if there are none.
 func (o *Options) Validate() error {
 	if o == nil {
@@ -121,7 +135,7 @@ func (o *Options) Validate() error {
 		{"OutageMax", o.OutageMax},
 	} {
 		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v: must not be negative", f.name, f.value))
+			errs = append(errs, wrong(f.name, f.value, "must not be negative"))
 		}
 	}
 	for _, f := range []struct {
@@ -138,7 +152,7 @@ func (o *Options) Validate() error {
 		{"Retry.MaxAttempts", o.Retry.MaxAttempts},
 	} {
 		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %d: must not be negative", f.name, f.value))
+			errs = append(errs, wrong(f.name, f.value, "must not be negative"))
 		}
 	}
 	errs = append(errs, o.relations()...)
@@ -151,27 +165,27 @@ func (o *Options) Validate() error {
 func (o *Options) relations() []error {
 	var errs []error
 	if o.LeaseTTL > 0 && o.LeaseTTL < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("LeaseTTL is %v: must be at least 100ms", o.LeaseTTL))
+		errs = append(errs, wrong("LeaseTTL", o.LeaseTTL, "must be at least 100ms"))
 	}
 	if o.PollMax > 0 && o.PollMin > o.PollMax {
-		errs = append(errs, fmt.Errorf("PollMin %v is above PollMax %v", o.PollMin, o.PollMax))
+		errs = append(errs, wrong("PollMin", o.PollMin, fmt.Sprintf("must be at most the longest pause, %v", o.PollMax)))
 	}
 	if o.Retry.Max > 0 && o.Retry.Base > o.Retry.Max {
-		errs = append(errs, fmt.Errorf("Retry.Base %v is above Retry.Max %v", o.Retry.Base, o.Retry.Max))
+		errs = append(errs, wrong("Retry.Base", o.Retry.Base, fmt.Sprintf("must be at most the longest delay, %v", o.Retry.Max)))
 	}
 	if !(o.Rate >= 0) || o.Rate > 0 && o.Rate < 0.01 || math.IsInf(o.Rate, 1) {
-		errs = append(errs, fmt.Errorf("option Rate is %g: must be 0, for no limit, or at least 0.01 messages a second", o.Rate))
+		errs = append(errs, wrong("Rate", o.Rate, "must be 0, for no limit, or at least 0.01 messages a second"))
 	}
 	if o.Retry.Jitter > 1 {
-		errs = append(errs, fmt.Errorf("Retry.Jitter is %g: must be at most 1", o.Retry.Jitter))
+		errs = append(errs, wrong("Retry.Jitter", o.Retry.Jitter, "must be at most 1"))
 	}
 	for i, d := range o.Retry.Delays {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("Retry.Delays[%d] is %v: must not be negative", i, d))
+			errs = append(errs, wrong(fmt.Sprintf("Retry.Delays[%d]", i), d, "must not be negative"))
 		}
 	}
 	if o.Page > 0 && o.Window > 0 && o.Page > o.Window {
-		errs = append(errs, fmt.Errorf("option Page is %d, above Window %d", o.Page, o.Window))
+		errs = append(errs, wrong("Page", o.Page, fmt.Sprintf("must be at most the window, %d", o.Window)))
 	}
 	return errs
 }

@@ -145,8 +145,11 @@ func (a *app) deadGroups(cmd *cobra.Command, st *open.Outbox, q ops.ParkedQuery)
 		bar.End()
 	}
 	pipe := cmp.Or(a.set.Pipe, store.DefaultPipe)
-	groups := answer.CausesOf(found.Sorted(), &q, pipe)
-	return a.print(groups, func(w *tabwriter.Writer) { answer.CausesText(w, groups, pipe, looked == limit, q.AfterSeq) })
+	groups, full := answer.CausesOf(found.Sorted(), &q, pipe), looked == limit
+	if full && a.printer().Structured() {
+		fmt.Fprintf(a.errOut, "postrider: the counts are of %d letters, and there may be more: --after %d, or a larger --limit\n", looked, q.AfterSeq)
+	}
+	return a.print(groups, func(w *tabwriter.Writer) { answer.CausesText(w, groups, pipe, full, q.AfterSeq) })
 }
 
 func (a *app) deadShow() *cobra.Command {

@@ -203,5 +203,9 @@ func TestCausesOfTheFirstLetters(t *testing.T) {
 		if !strings.Contains(out, want) || strings.Contains(out, "may be more") != (args == nil) {
 			t.Errorf("dead list --group %v prints %q, want %q", args, out, want)
 		}
+		r := cli(t, nil, "", append([]string{"dead", "list", "--group", "--output", "json", "--store", store}, args...)...)
+		if said := strings.Contains(r.err, "the counts are of 5000 letters, and there may be more: --after 5000"); r.code != 0 || said != (args == nil) {
+			t.Errorf("dead list --group --output json %v ends with %d and %q", args, r.code, r.err)
+		}
 	}
 }

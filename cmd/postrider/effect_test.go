@@ -156,7 +156,7 @@ func TestAnIgnoredSettingIsLogged(t *testing.T) {
 	sqlite := "sqlite:" + filepath.Join(dir, "shop.db")
 	mustCLI(t, "", "migrate", "--store", sqlite)
 	yml := filepath.Join(dir, "p.yml")
-	if err := os.WriteFile(yml, []byte("store: "+sqlite+"\nschema: box\nkeep_dead: 2160h\nretention: 24h\n"), 0o600); err != nil {
+	if err := os.WriteFile(yml, []byte("store: "+sqlite+"\nschema: box\nkeep_dead: 2160h\nretention: 24h\nwake: listen\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got := cli(t, nil, "", "status", "-c", yml)
@@ -164,7 +164,10 @@ func TestAnIgnoredSettingIsLogged(t *testing.T) {
 		t.Errorf("exit code %d\n%s", got.code, got.err)
 	}
 	got = cli(t, map[string]string{"POSTRIDER_AUDIT_EVERY": "5m"}, "", "relay", "-c", yml, "--broker", "none:")
-	for _, name := range []string{"schema", "keep-dead", "audit-every"} {
+	if !strings.Contains(got.err, `broker scheme "none" is unknown`) {
+		t.Errorf("the relay ends with\n%s", got.err)
+	}
+	for _, name := range []string{"schema", "keep-dead", "audit-every", "wake"} {
 		if strings.Count(got.err, `msg="setting ignored" setting=`+name+" store=sqlite") != 1 {
 			t.Errorf("%s is not named once:\n%s", name, got.err)
 		}

@@ -176,7 +176,7 @@ relays: [{name: a}, {name: b, schema: other}]
 func TestMistakesOfAFleet(t *testing.T) {
 	for _, tc := range []struct{ name, yml, want string }{
 		{"no store", "broker: \"memory:\"\nrelays:\n  - name: a\n", "fleet.yml:3:5: relay a: no store: give --store"},
-		{"bad option", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n    window: -1\n", "fleet.yml:4:5: relay a: relay options: Window is -1"},
+		{"bad option", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n    window: -1\n", "fleet.yml:4:5: relay a: window is -1: it must not be negative"},
 		{"bad broker", "store: \"memory:\"\nrelays:\n  - name: a\n    broker: mqtt://u:hunter2@h\n", "fleet.yml:3:5: relay a: broker scheme \"mqtt\" is unknown"},
 		{"value", "relays:\n  - name: a\n    window: x\n", `fleet.yml:3:13: relay a: window: "x" cannot be used: it is not a number`},
 	} {

@@ -123,7 +123,7 @@ func (r *rig) brokerBack() int {
 func (r *rig) oneLineEach(incidents, stops int) {
 	r.Helper()
 	r.until(soon, "the relay logs that the broker is reachable again", func() bool { return r.brokerDown() == r.brokerBack() })
-	first := min(stops, r.said.count("error=outage NO_STREAM"))
+	first := min(stops, r.said.with("error=outage NO_STREAM"))
 	if n := r.brokerDown(); n < incidents || n > incidents+first+r.slips() {
 		r.Errorf("%d lines about an unreachable broker for %d incidents:\n%s", n, incidents, r.said)
 	}

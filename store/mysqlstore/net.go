@@ -180,6 +180,13 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 		if err != nil {
 			return err
 		}
+		// The notes of the minutes would date them by when the lane passed them. When they are sent, nothing notes.
+		late := slices.DeleteFunc(lanes[lane], func(seq int64) bool { return seq > p.At })
+		_, err = tx.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, at) SELECT ?, seq, NULL FROM postrider_outbox WHERE seq IN (`+db.Numbers(late)+`)
+			ON DUPLICATE KEY UPDATE at = NULL`, s.box.Pipe)
+		if err != nil {
+			return err
+		}
 	}
 	noted, err := s.dropped(ctx, tx, came[0].First-1, sweepPage, came[len(came)-1].Last)
 	if err != nil {

@@ -84,6 +84,10 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 		if got := carry(t, s, "a", &g); len(got) > 0 {
 			t.Fatalf("read %v", got)
 		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE postrider_times SET at = at - 60000000`); err != nil { // a minute later
+			t.Fatal(err)
+		}
+		g = lease(t, s, "a")
 		if err := late.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +118,9 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 		}
 		if st, err := s.Office().Admin.Status(t.Context()); err != nil || st.Pending != 0 || len(st.Alarms) != 1 || !strings.Contains(st.Alarms[0], "3 messages were sent out of order") {
 			t.Errorf("pending %d, alarms %q, error %v", st.Pending, st.Alarms, err)
+		}
+		if dated, err := list[int64](t.Context(), db, `SELECT seq FROM postrider_messages WHERE seq <= 3 AND sent_at IS NOT NULL`); err != nil || len(dated) > 0 {
+			t.Errorf("%v have the time when their lane passed them, error %v", dated, err)
 		}
 		if left, err := list[int64](t.Context(), db, `SELECT high FROM postrider_dropped`); err != nil || len(left) > 0 {
 			t.Errorf("numbers %v are looked for, error %v", left, err)

@@ -138,7 +138,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestAPanicIsNoAnswer: a relay goes on after a panic of a call. Those who wait for its answer
+// TestAPanicIsNoAnswer: a relay survives a panic of a call. Those who wait for its answer
 // ask by themselves, and the topic is awaited until an answer is good.
 func TestAPanicIsNoAnswer(t *testing.T) {
 	t.Parallel()

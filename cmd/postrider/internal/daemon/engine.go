@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -75,7 +78,32 @@ func (r *Engine) options() (*relay.Options, error) {
 		},
 	}
 	if err := opts.Validate(); err != nil {
-		return nil, exit.With(exit.Usage, err)
+		return nil, exit.With(exit.Usage, asSettings(err))
 	}
 	return opts, nil
+}
+
+// settingOf are the settings whose options have other names.
+var settingOf = map[string]string{
+	"LeaseTTL": "lease-ttl", "DrainTimeout": "drain", "Window": "window", "Page": "page", "MaxLanes": "max-lanes", "Rate": "rate", "PollMax": "poll-max",
+	"Retry.MaxAttempts": "max-attempts",
+}
+
+// asSettings are the problems of the engine's options by the names of their settings.
+func asSettings(err error) error {
+	switch err := err.(type) { //nolint:errorlint // the tree is walked here
+	case *relay.OptionError:
+		name := settingOf[err.Option]
+		if strings.HasPrefix(err.Option, "Retry.Delays[") {
+			name = "retry"
+		}
+		return fmt.Errorf("%s is %s: it %s", cmp.Or(name, err.Option), err.Value, err.Why)
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, one := range err.Unwrap() {
+			all = append(all, asSettings(one))
+		}
+		return errors.Join(all...)
+	}
+	return nil
 }

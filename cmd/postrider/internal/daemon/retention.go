@@ -102,7 +102,13 @@ func (k *Keeping) relayOptions(log *slog.Logger) (*admin.KeeperOptions, error) {
 		if err != nil {
 			return nil, exit.Usagef("retention is %s: write a duration such as 168h, or off", redact.Word(set.retention))
 		}
+		if age < 0 {
+			return nil, exit.Usagef("retention is %s: it must not be negative", set.retention)
+		}
 		set.OlderThan = age
+	}
+	if set.rate < 1 {
+		return nil, exit.Usagef("retention-rate is %d: it must be at least 1 row per second", set.rate)
 	}
 	o, err := set.Options(log)
 	if err == nil {

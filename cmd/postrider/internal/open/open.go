@@ -117,9 +117,6 @@ func Store(set *Settings) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	if set.Wake != "" && set.Wake != "poll" && k.form != postgresKind().form {
-		return nil, exit.Usagef("wake is %s: only PostgreSQL wakes a relay; leave it out", redact.Word(set.Wake))
-	}
 	return k.store(set, rest)
 }
 
