@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/clock"
 	"github.com/postrider/postrider/bench/routed"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
@@ -106,6 +107,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 	switch {
 	case what == "relay" && len(args) == 5:
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
+	case what == "deliver" && len(args) == 2:
+		return childDeliver(ctx, args[0], args[1])
 	case what == "outage" && len(args) == 2:
 		return childOutage(ctx, args[0], args[1])
 	case what == "produce" && len(args) == 5:
@@ -118,13 +121,15 @@ func runChild(ctx context.Context, what string, args []string) error {
 	return errUsage
 }
 
-// relayPool opens a pool with the settings of the program's relay.
-func relayPool(ctx context.Context, pgURL string) (*pgxpool.Pool, error) {
+// relayStore opens a store with the settings of the program's relay, and its pool.
+func relayStore(ctx context.Context, pgURL string) (*pgstore.Store, *pgxpool.Pool, error) {
 	conf, err := pgstore.ParseConfig(pgURL)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return pgxpool.NewWithConfig(ctx, conf)
+	wake := pgstore.TakeWake(conf)
+	pool, err := pgxpool.NewWithConfig(ctx, conf)
+	return pgstore.New(pool, &pgstore.Options{Wake: wake}), pool, err
 }
 
 // childRelay drains an outbox until it is ended. Its sink has the given fault.
@@ -133,7 +138,7 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 	if err != nil {
 		return err
 	}
-	pool, err := relayPool(ctx, pgURL)
+	st, pool, err := relayStore(ctx, pgURL)
 	if err != nil {
 		return err
 	}
@@ -158,7 +163,21 @@ func childRelay(ctx context.Context, pgURL, brokerName, brokerURL, count, fault 
 		}
 	}
 	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
-	return relay.New(pgstore.New(pool, nil), counted, nil).Run(ctx)
+	return relay.New(st, counted, nil).Run(ctx)
+}
+
+// childDeliver prints when its relay called Deliver for each of the messages.
+func childDeliver(ctx context.Context, pgURL, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	st, pool, err := relayStore(ctx, pgURL)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return clock.Run(ctx, st, n, number, os.Stdout)
 }
 
 // countingSink prints the time of the n-th acknowledgement.

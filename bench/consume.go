@@ -68,7 +68,7 @@ func runConsume(ctx context.Context, c config) (*consumeResult, error) {
 		return nil, err
 	}
 	defer pg.Close()
-	pool, err := newOutbox(ctx, pg.URL)
+	pool, err := newOutbox(ctx, pg.URL, "poll")
 	if err != nil {
 		return nil, err
 	}

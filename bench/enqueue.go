@@ -47,7 +47,7 @@ func runEnqueue(ctx context.Context, c config) (*enqueueResult, error) {
 		return nil, err
 	}
 	defer pg.Close()
-	pool, err := newOutbox(ctx, pg.URL)
+	pool, err := newOutbox(ctx, pg.URL, "poll")
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func writeHistory(ctx context.Context, d *disturbed) (err error) {
 		return err
 	}
 	url := strings.Replace(d.pg.URL, "/postgres?", "/old?", 1)
-	if d.old, err = newOutbox(ctx, url); err != nil {
+	if d.old, err = newOutbox(ctx, url, "poll"); err != nil {
 		return err
 	}
 	const chunk = 1_000_000

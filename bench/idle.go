@@ -51,7 +51,7 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, b, "--store", pg.URL)
+	relay, err := startBinary(ctx, dir, b, "--store", pg.URL, "--wake", c.wake)
 	if err != nil {
 		return nil, err
 	}

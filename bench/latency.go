@@ -6,21 +6,21 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/bench/clock"
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/proc"
-	"github.com/postrider/postrider/store/ops"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // latencyResult is the JSON object of the latency workload: the time from the return of
-// the writer's COMMIT to the reader's receipt, in milliseconds. A receipt before the
-// return counts as 0.
+// the writer's COMMIT to the reader's receipt, or with the broker "null" to the call of Deliver,
+// in milliseconds. A receipt before the return counts as 0.
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
@@ -55,9 +55,6 @@ const warmUp = 5
 // runLatency writes one message per transaction at a fixed rate: each at its intended
 // time, whether or not the previous one has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
-	if c.broker == "null" {
-		return nil, fmt.Errorf("latency needs a broker to read from: kafka, nats or redis")
-	}
 	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
@@ -65,14 +62,22 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 	defer s.close()
 	pg, b, pool := s.pg, s.b, s.pool
 
-	req := ops.MigrateRequest{Tail: c.wake == "log"}
-	if c.wake == "listen" {
-		req.Notify = ops.NotifyOn
-	}
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
-		return nil, err
-	}
 	res = &latencyResult{Workload: "latency", Broker: c.broker, Wake: c.wake, Rate: c.rate}
+	n := c.rate * (warmUp + c.seconds)
+	if c.broker == "null" {
+		relay, err := startChild(ctx, "deliver", woken(pg.URL, c), strconv.Itoa(n))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = endBinary(relay.cmd) }() // it has written all
+		f := &follower{make([]time.Time, n), make(chan error, 1)}
+		go func() {
+			again, err := clock.Read(relay.out, f.received)
+			res.Gate = gate{OK: again == 0, Delivered: n, Duplicates: again}
+			f.err <- err
+		}()
+		return res, res.measure(ctx, c, pool, f, relay.cmd.Process.Pid, pg.PID)
+	}
 	if res.Direct, err = direct(ctx, c, pool, b); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
@@ -89,29 +94,37 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, endBinary(relay)) }()
-	n := c.rate * (warmUp + c.seconds)
-	f := follow(ctx, b, "bench", n)
-	cpu, database := newWindow(relay.Process.Pid), newWindow(pg.PID)
-	committed, err := writeAt(ctx, pool, insertInto("postrider.outbox", "bench"), c.rate, n, nil)
-	if err != nil {
-		return nil, err
-	}
-	if res.Relay.Core, err = cpu.fraction(); err != nil {
-		return nil, err
-	}
-	if res.Database.Core, err = database.fraction(); err != nil {
-		return nil, err
-	}
-	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
-		return nil, err
-	}
-	res.Messages = n
-	if res.Relay.RSS, err = proc.PeakRSS(relay.Process.Pid); err != nil {
+	if err := res.measure(ctx, c, pool, follow(ctx, b, "bench", n), relay.Process.Pid, pg.PID); err != nil {
 		return nil, err
 	}
 	res.Gate, err = b.check(ctx, "bench", n)
 	return res, err
 }
+
+// measure writes, and fills in what f and the two processes tell.
+func (res *latencyResult) measure(ctx context.Context, c config, pool *pgxpool.Pool, f *follower, relay, database int) error {
+	warm, n := (1+warmUp)*time.Second, len(f.received)
+	cpu, server := clock.NewWindow(relay, warm), clock.NewWindow(database, warm)
+	committed, err := writeAt(ctx, pool, insertInto("postrider.outbox", "bench"), c.rate, n, nil)
+	if err != nil {
+		return err
+	}
+	if res.Relay.Core, err = cpu.Fraction(); err != nil {
+		return err
+	}
+	if res.Database.Core, err = server.Fraction(); err != nil {
+		return err
+	}
+	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
+		return err
+	}
+	res.Messages = n
+	res.Relay.RSS, err = proc.PeakRSS(relay)
+	return err
+}
+
+// woken is the URL of a store whose relay learns of messages that way.
+func woken(pgURL string, c config) string { return pgURL + "&wake=" + c.wake }
 
 // direct runs the probe: the same transactions into an equal table without a reader, and
 // the client without a relay.
@@ -134,34 +147,6 @@ func direct(ctx context.Context, c config, pool *pgxpool.Pool, b *benchBroker) (
 		return percentiles{}, err
 	}
 	return f.since(committed, c.rate*warmUp)
-}
-
-// window measures a process's CPU time after the warm-up.
-type window struct {
-	pid   int
-	begun chan struct{}
-	at    time.Time
-	cpu   time.Duration
-	err   error
-}
-
-func newWindow(pid int) *window {
-	w := &window{pid: pid, begun: make(chan struct{})}
-	time.AfterFunc((1+warmUp)*time.Second, func() {
-		w.at = time.Now()
-		w.cpu, w.err = proc.TreeCPU(pid)
-		close(w.begun)
-	})
-	return w
-}
-
-func (w *window) fraction() (float64, error) {
-	<-w.begun
-	cpu, err := proc.TreeCPU(w.pid)
-	if err = errors.Join(err, w.err); err != nil {
-		return 0, err
-	}
-	return figures.Round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
 }
 
 // follower records the time of receipt of each message.

@@ -20,7 +20,6 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
-	"github.com/postrider/postrider/store/pgstore"
 )
 
 // outageResult is the JSON object of workload outage: one of two destinations goes down,
@@ -246,7 +245,7 @@ func childOutage(ctx context.Context, pgURL, count string) error {
 	if err != nil {
 		return err
 	}
-	pool, err := relayPool(ctx, pgURL)
+	st, pool, err := relayStore(ctx, pgURL)
 	if err != nil {
 		return err
 	}
@@ -264,7 +263,7 @@ func childOutage(ctx context.Context, pgURL, count string) error {
 			}
 		}
 	}()
-	return relay.New(pgstore.New(pool, nil), sink, nil).Run(ctx)
+	return relay.New(st, sink, nil).Run(ctx)
 }
 
 // outageSink acknowledges messages of the other topic at once.

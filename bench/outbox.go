@@ -17,12 +17,16 @@ import (
 const keys = 100_000
 
 // newOutbox opens a pool and makes an empty outbox.
-func newOutbox(ctx context.Context, url string) (*pgxpool.Pool, error) {
+func newOutbox(ctx context.Context, url, wake string) (*pgxpool.Pool, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, ops.MigrateRequest{}); err != nil {
+	req := ops.MigrateRequest{Tail: wake == "log"}
+	if wake == "listen" {
+		req.Notify = ops.NotifyOn
+	}
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("make the outbox: %w", err)
 	}
@@ -43,7 +47,7 @@ func startServers(ctx context.Context, c config) (s *servers, err error) {
 		return nil, err
 	}
 	if s.b, err = startBroker(ctx, c.broker); err == nil {
-		s.pool, err = newOutbox(ctx, s.pg.URL)
+		s.pool, err = newOutbox(ctx, s.pg.URL, c.wake)
 	}
 	if err != nil {
 		s.close()

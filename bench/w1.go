@@ -175,7 +175,7 @@ func (r *w1Round) relay(ctx context.Context, c config, pool *pgxpool.Pool, pg *t
 	database := func() (time.Duration, error) { return proc.TreeCPU(pg.PID) }
 	r.pgCPU, err = used(database, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", pg.URL, b.Name, b.URL, strconv.Itoa(c.messages), fault)
+			r.drain, err = childRun(ctx, "relay", woken(pg.URL, c), b.Name, b.URL, strconv.Itoa(c.messages), fault)
 			return err
 		})
 		return err
