@@ -30,6 +30,9 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return err
 	})
 	s.portion.learn(ctx, err)
+	if slices.ContainsFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 }) {
+		s.pause(true)
+	}
 	return batches, err
 }
 
@@ -147,7 +150,7 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 			lanes[i].late = seen.Late(lanes[i].from)
 		}
 	}
-	if err := s.heads(ctx, conn, reads, lanes); err != nil {
+	if err := s.heads(ctx, conn, reads, lanes, perPart); err != nil {
 		return nil, err
 	}
 	bodies, err := s.bodies(ctx, conn, seen.now, choose(reads, lanes))
@@ -187,27 +190,12 @@ func (s *Store) settledPositions(ctx context.Context, q db.Querier, reads []stor
 // lanes in one statement. It is later than the look, so that every number up to the tip
 // that is no hole is visible to it. The index is forced: through another one the server
 // would visit uncommitted rows one by one.
-func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead, lanes []scanned) error {
+func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead, lanes []scanned, perPart int64) error {
 	filter, err := s.filterOf(ctx, q)
 	if err != nil {
 		return err
 	}
-	from := `SELECT %d AS i, %d AS late, seq, size, ` + db.Filtered(filter, "") + ` FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = %d AND `
-	var parts []string
-	for i := range lanes {
-		l, r := &lanes[i], reads[i]
-		if r.Parked {
-			continue
-		}
-		if len(l.late) > 0 {
-			l.lateCut = len(l.late) > db.MostRanges
-			some := l.late[:min(len(l.late), db.MostRanges)]
-			parts = append(parts, fmt.Sprintf(`(`+from+`%s ORDER BY seq LIMIT %d)`, i, 1, r.Lane, db.Within(some), looked(r, filter)))
-		}
-		if l.from.At < l.Tip {
-			parts = append(parts, fmt.Sprintf(`(`+from+`seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, i, 0, r.Lane, l.from.At, l.Tip, looked(r, filter)))
-		}
-	}
+	parts := append(lateParts(reads, lanes, filter), rowParts(reads, lanes, filter, perPart)...)
 	if len(parts) == 0 {
 		return nil
 	}
@@ -216,27 +204,77 @@ func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead,
 		return err
 	}
 	defer rows.Close()
+	at := map[store.Lane]int{} // the reads of the log
+	for i, r := range reads {
+		if !r.Parked {
+			at[r.Lane] = i
+		}
+	}
 	for rows.Next() {
-		var i int
+		var lane store.Lane
 		var late bool
 		var h head
-		if h.passes, err = db.ScanFiltered(rows, filter, &i, &late, &h.seq, &h.size); err != nil {
+		if h.passes, err = db.ScanFiltered(rows, filter, &lane, &late, &h.seq, &h.size); err != nil {
 			return err
 		}
-		if late {
+		i, read := at[lane]
+		switch {
+		case !read: // the statement is in number order, of all lanes
+		case late:
 			lanes[i].lateRows = append(lanes[i].lateRows, h)
-		} else {
+		case h.seq > lanes[i].from.At:
 			lanes[i].rows = append(lanes[i].rows, h)
 		}
 	}
 	for i := range lanes {
-		l := &lanes[i]
+		l, most := &lanes[i], looked(reads[i], filter)
 		bySeq := func(a, b head) int { return int(a.seq - b.seq) }
 		slices.SortFunc(l.lateRows, bySeq) // a union promises no order
 		slices.SortFunc(l.rows, bySeq)
-		l.lateFull, l.rowsFull = len(l.lateRows) == looked(reads[i], filter), len(l.rows) == looked(reads[i], filter)
+		l.rows = l.rows[:min(len(l.rows), most)]
+		l.lateFull, l.rowsFull = len(l.lateRows) == most, len(l.rows) == most
 	}
 	return rows.Err()
+}
+
+// perPart is how many rows the server passes in number order for the price of a part of a
+// statement, which it parses and plans.
+const perPart = 32
+
+const headColumns = `(SELECT lane, %d AS late, seq, size, %s FROM postrider_outbox FORCE INDEX (%s) WHERE `
+
+// lateParts select the late rows, lane by lane.
+func lateParts(reads []store.LaneRead, lanes []scanned, filter store.Filter) (parts []string) {
+	for i := range lanes {
+		l, r := &lanes[i], reads[i]
+		if r.Parked || len(l.late) == 0 {
+			continue
+		}
+		l.lateCut = len(l.late) > db.MostRanges
+		some := l.late[:min(len(l.late), db.MostRanges)]
+		parts = append(parts, fmt.Sprintf(headColumns+`lane = %d AND %s ORDER BY seq LIMIT %d)`, 1, db.Filtered(filter, ""), "lane_seq", r.Lane, db.Within(some), looked(r, filter)))
+	}
+	return parts
+}
+
+// rowParts select the rows between the positions and the tip: lane by lane, or, where few
+// numbers are between them, in number order with those of all lanes.
+func rowParts(reads []store.LaneRead, lanes []scanned, filter store.Filter, perPart int64) (parts []string) {
+	var low, tip int64
+	for i := range lanes {
+		l, r := &lanes[i], reads[i]
+		if r.Parked || l.from.At >= l.Tip {
+			continue
+		}
+		if low, tip = min(low, l.from.At), l.Tip; len(parts) == 0 {
+			low = l.from.At
+		}
+		parts = append(parts, fmt.Sprintf(headColumns+`lane = %d AND seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, 0, db.Filtered(filter, ""), "lane_seq", r.Lane, l.from.At, l.Tip, looked(r, filter)))
+	}
+	if len(parts) > 1 && tip-low <= perPart*int64(len(parts)) {
+		return []string{fmt.Sprintf(headColumns+`seq > %d AND seq <= %d)`, 0, db.Filtered(filter, ""), "PRIMARY", low, tip)}
+	}
+	return parts
 }
 
 // looked is how many rows of a lane one read looks at: where a filter leaves out most of
@@ -314,7 +352,7 @@ func (s *Store) bodies(ctx context.Context, q db.Querier, at int64, seqs []int64
 }
 
 func (s *Store) bodiesOf(ctx context.Context, q db.Querier, at int64, seqs []int64, found map[int64]*record) error {
-	rows, err := q.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq IN (`+db.Numbers(seqs)+`)`)
+	rows, err := q.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+db.Among(seqs))
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,9 @@ package mysqlstore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -141,7 +143,12 @@ func (s *Store) fence(identity, here string, call int64, ordered []store.Settlem
 			}
 			pos, open = p.At, text
 		}
-		parts = append(parts, `SELECT ? AS lane, ? AS epoch, ? AS owner, ? AS pos, ? AS holes, ? AS delivered, ? AS mark`)
+		// The first part names the columns: MariaDB writes the text to its binlog, beside the rows.
+		part := `SELECT ?,?,?,?,?,?,?`
+		if len(parts) == 0 {
+			part = `SELECT ? AS lane, ? AS epoch, ? AS owner, ? AS pos, ? AS holes, ? AS delivered, ? AS mark`
+		}
+		parts = append(parts, part)
 		args = append(args, st.Lane, st.Epoch, st.BootID, pos, open, st.Delivered, signature(st))
 	}
 	end()
@@ -188,8 +195,12 @@ func (s *Store) lost(ctx context.Context, q db.Querier, identity, here string, o
 	return lost, nil
 }
 
-// signature is whose settlement it is and what it says.
-func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.BootID, st.Mark()) }
+// signature is a hash of whose settlement it is and what it says. It is short because each
+// change of a lane writes it to the binlog twice, in the row before and in the row behind.
+func signature(st *store.Settlement) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%016x", st.BootID, st.Mark()))
+	return hex.EncodeToString(sum[:8])
+}
 
 // consequences are what a settlement does beside its position, on condition that this
 // call has moved the lane.

@@ -54,6 +54,8 @@ type Store struct {
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
 	portion  portion
+
+	pauseNext time.Duration // of Wait
 }
 
 // eye is what the store remembers of the log, under its own lock, which is held while
@@ -106,15 +108,19 @@ func (s *Store) Info() store.Info {
 func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
 	end := time.NewTimer(limit)
 	defer end.Stop()
-	for pause := pollFirst; ; pause = min(2*pause, pollLast) {
-		news, err := s.news(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
+	// The read before this call has just looked: an idle outbox is not asked at once.
+	for idle := s.pause(false) > pollFirst; ; idle = false {
+		if !idle {
+			news, err := s.news(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err == nil && news {
+				s.pause(true)
+				return nil
+			}
 		}
-		if err == nil && news {
-			return nil
-		}
-		poll := time.NewTimer(pause)
+		poll := time.NewTimer(s.pause(false))
 		select {
 		case <-ctx.Done():
 			poll.Stop()
@@ -123,8 +129,27 @@ func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
 			poll.Stop()
 			return nil
 		case <-poll.C:
+			s.paused()
 		}
 	}
+}
+
+// pause returns how long Wait pauses before it looks again. News make it short; from call
+// to call it grows while there are none.
+func (s *Store) pause(news bool) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if news || s.pauseNext == 0 {
+		s.pauseNext = pollFirst
+	}
+	return s.pauseNext
+}
+
+// paused doubles the next pause.
+func (s *Store) paused() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pauseNext = min(2*s.pauseNext, pollLast)
 }
 
 // leased returns the identity of the last Lease, "" before, and the SQL that yields it on the

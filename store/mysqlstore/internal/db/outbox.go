@@ -132,6 +132,33 @@ func Within(set holes.Set) string {
 	return "(" + b.String() + ")"
 }
 
+// fewNeighbours is how many numbers in a row a list names one by one.
+const fewNeighbours = 8
+
+// Among is the condition that seq is one of some ascending numbers. Neighbours are a range,
+// whose rows the server reads without searching each one.
+func Among(seqs []int64) string {
+	var single []int64
+	var ranges holes.Set
+	for _, r := range holes.Of(seqs) {
+		if r.Last-r.First+1 > fewNeighbours {
+			ranges = append(ranges, r)
+			continue
+		}
+		for seq := r.First; seq <= r.Last; seq++ {
+			single = append(single, seq)
+		}
+	}
+	if len(ranges) == 0 {
+		return "seq IN (" + Numbers(single) + ")"
+	}
+	within := Within(ranges)
+	if len(single) > 0 {
+		within = "(" + within + " OR seq IN (" + Numbers(single) + "))"
+	}
+	return within
+}
+
 // HolesText is a set as the tables keep it.
 func HolesText(set holes.Set) string {
 	pairs := make([][2]int64, 0, len(set))
