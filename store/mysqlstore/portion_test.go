@@ -10,6 +10,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/store"
+	boxdb "github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -79,7 +80,7 @@ func TestPagesShrinkOnTheServersTimeout(t *testing.T) {
 		limit(true)
 		run("LOCK TABLES postrider_outbox WRITE")
 		for range 8 {
-			if _, err := read(); !timedOut(err) {
+			if _, err := read(); !boxdb.TimedOut(err) {
 				t.Fatalf("a read that the server ends: %v", err)
 			}
 		}

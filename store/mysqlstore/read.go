@@ -13,11 +13,9 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 )
-
-// unbounded is how many records a read without a limit takes from one lane.
-const unbounded = 10_000
 
 // Read implements store.Store. After a read that timed out the next ones request less.
 func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
@@ -26,10 +24,10 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 	}
 	var batches []store.Batch
 	err := s.onOne(ctx, "read", func(conn *sql.Conn) (err error) {
-		batches, err = s.read(ctx, conn, s.portion.of(reads))
+		batches, err = s.read(ctx, conn, s.portion.Of(reads))
 		return err
 	})
-	s.portion.learn(ctx, err)
+	s.portion.Learn(ctx, err)
 	if slices.ContainsFunc(batches, func(b store.Batch) bool { return len(b.Messages) > 0 }) {
 		s.pause(true)
 	}
@@ -307,7 +305,7 @@ func (s *Store) filterOf(ctx context.Context, q db.Querier) (store.Filter, error
 // limit returns one record more than asked for, which shows that there is more.
 func limit(r store.LaneRead) int {
 	if r.MaxRecords <= 0 {
-		return unbounded
+		return portion.Unbounded
 	}
 	return r.MaxRecords + 1
 }

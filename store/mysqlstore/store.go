@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
+	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
 )
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
@@ -53,7 +54,7 @@ type Store struct {
 	here     string        // the SQL of the identity where it was leased
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
-	portion  portion
+	portion  portion.Portion
 
 	pauseNext time.Duration // of Wait
 }

@@ -114,3 +114,13 @@ func Again(ctx context.Context, fn func() error) error {
 	}
 	return err
 }
+
+// TimedOut reports whether the server or a proxy ended a statement that took too long:
+// max_execution_time of MySQL, max_statement_time of MariaDB, KILL QUERY.
+func TimedOut(err error) bool {
+	switch Code(err) {
+	case ErrQueryTimeout, ErrStatementTimeout, ErrInterrupted:
+		return true
+	}
+	return false
+}
