@@ -199,8 +199,8 @@ func TestReferencePromises(t *testing.T) {
 		t.Errorf("docs/guarantees.md does not promise %s, which %v name", letter, of)
 	}
 	reference(t, "promises.md", text.String())
-	for _, file := range []string{"docs/conformance.md", "docs/guarantees.md"} {
-		for _, m := range regexp.MustCompile("`([a-z0-9/]+\\.Test\\w+)`").FindAllStringSubmatch(read(t, file), -1) {
+	for _, file := range []string{"docs/conformance.md", "docs/guarantees.md", "docs/log-rules.md"} {
+		for _, m := range regexp.MustCompile("`([a-z0-9/]+\\.(?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(read(t, file), -1) {
 			if !exist[m[1]] {
 				t.Errorf("%s names %s, which does not exist", file, m[1])
 			}

@@ -229,7 +229,7 @@ func (e *executor) beOwner(ctx context.Context) error {
 	slices.Sort(only)
 	lease := store.LeaseRequest{
 		BootID: "admin-" + rand.Text(), Instance: "postrider admin", TTL: e.opts.TTL,
-		MaxLanes: len(only), Only: only,
+		MaxLanes: len(only), Only: only, ActsOnly: true,
 	}
 	grant, err := e.st.Lease(ctx, lease)
 	if err != nil {

@@ -14,8 +14,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/postrider/postrider/bench/clock"
 	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/routed"
+	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/internal/proc"
 	"github.com/postrider/postrider/relay"
@@ -104,6 +106,8 @@ func runChild(ctx context.Context, what string, args []string) error {
 	switch {
 	case what == "relay" && len(args) == 5:
 		return childRelay(ctx, args[0], args[1], args[2], args[3], args[4])
+	case what == "deliver" && len(args) == 2:
+		return childDeliver(ctx, args[0], args[1])
 	case what == "outage" && len(args) == 2:
 		return childOutage(ctx, args[0], args[1])
 	case what == "produce" && len(args) == 5:
@@ -148,6 +152,20 @@ func childRelay(ctx context.Context, url, brokerName, brokerURL, count, fault st
 	}
 	counted := &countingSink{Sink: sink, want: int64(n), start: time.Now()}
 	return relay.New(st, counted, nil).Run(ctx)
+}
+
+// childDeliver prints when its relay called Deliver for each of the messages.
+func childDeliver(ctx context.Context, url, count string) error {
+	n, err := atoi(count)
+	if err != nil {
+		return err
+	}
+	st, closeStore, err := database.OpenStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	return clock.Run(ctx, st, n, rows.Number, os.Stdout)
 }
 
 // countingSink prints the time of the n-th acknowledgement.

@@ -62,7 +62,7 @@ func runIdle(ctx context.Context, c config) (res *idleResult, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	relay, err := startBinary(ctx, dir, s.b, "--store", s.url())
+	relay, err := startBinary(ctx, dir, s.b, "--store", s.url(), "--wake", c.wake)
 	if err != nil {
 		return nil, err
 	}

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/postrider/postrider/bench/clock"
+	"github.com/postrider/postrider/bench/database"
 	"github.com/postrider/postrider/bench/figures"
 	"github.com/postrider/postrider/bench/rows"
 	"github.com/postrider/postrider/internal/lab/brokers"
@@ -16,8 +19,8 @@ import (
 )
 
 // latencyResult is the JSON object of the latency workload: the time from the return of
-// the writer's COMMIT to the reader's receipt, in milliseconds. A receipt before the
-// return counts as 0.
+// the writer's COMMIT to the reader's receipt, or with the broker "null" to the call of Deliver,
+// in milliseconds. A receipt before the return counts as 0.
 type latencyResult struct {
 	Workload string `json:"workload"`
 	Broker   string `json:"broker"`
@@ -28,8 +31,8 @@ type latencyResult struct {
 	Gate     gate   `json:"gate"`
 	percentiles
 	// Direct is the limit: the writers publish by themselves after their commit, so
-	// only broker, reader and machine add to the latency.
-	Direct percentiles `json:"direct"`
+	// only broker, reader and machine add to the latency. The broker "null" has none.
+	Direct percentiles `json:"direct,omitzero"`
 	Relay  struct {
 		Core float64 `json:"core_fraction"` // CPU seconds per second while messages were counted
 		RSS  float64 `json:"rss_mib"`
@@ -38,8 +41,8 @@ type latencyResult struct {
 		Core float64 `json:"core_fraction"` // writers included, as in relay
 		// Direct is the same without a reader, and Row the difference per message: what
 		// the relay costs the database at the end of the log.
-		Direct float64 `json:"direct_core_fraction"`
-		Row    float64 `json:"server_us_per_row"`
+		Direct float64 `json:"direct_core_fraction,omitempty"`
+		Row    float64 `json:"server_us_per_row,omitempty"`
 	} `json:"database"`
 }
 
@@ -57,19 +60,28 @@ const warmUp = 5
 // runLatency writes one message per transaction at a fixed rate: each at its intended
 // time, whether or not the previous one has returned.
 func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
-	if c.broker == "null" {
-		return nil, errors.New("latency needs a broker to read from: kafka, nats or redis")
-	}
 	s, err := startServers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
 	db, b := s.db, s.b
-	if err := db.Wake(ctx, c.wake); err != nil {
-		return nil, err
-	}
 	res = &latencyResult{Workload: "latency", Store: c.store, Broker: c.broker, Wake: c.wake, Rate: c.rate}
+	n := c.rate * (warmUp + c.seconds)
+	if c.broker == "null" {
+		relay, err := startChild(ctx, "deliver", s.woken, strconv.Itoa(n))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = endBinary(relay.cmd) }() // it has written all
+		f := &follower{make([]time.Time, n), make(chan error, 1)}
+		go func() {
+			again, err := clock.Read(relay.out, f.received)
+			res.Gate = gate{OK: again == 0, Delivered: n, Duplicates: again}
+			f.err <- err
+		}()
+		return res, res.measure(ctx, c, db, f, relay.cmd.Process.Pid)
+	}
 	if err = direct(ctx, c, s, res); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
@@ -86,30 +98,38 @@ func runLatency(ctx context.Context, c config) (res *latencyResult, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, endBinary(relay)) }()
-	n := c.rate * (warmUp + c.seconds)
-	f := follow(ctx, b, "bench", n)
-	cpu, database := newWindow(relay.Process.Pid), newWindow(db.Server().PID)
-	committed, err := writeAt(ctx, db.Insert(db.Outbox(), "bench"), c.rate, n, nil)
-	if err != nil {
-		return nil, err
-	}
-	if res.Relay.Core, err = cpu.fraction(); err != nil {
-		return nil, err
-	}
-	if res.Database.Core, err = database.fraction(); err != nil {
+	if err := res.measure(ctx, c, db, follow(ctx, b, "bench", n), relay.Process.Pid); err != nil {
 		return nil, err
 	}
 	res.Database.Row = figures.Round((res.Database.Core - res.Database.Direct) / float64(c.rate) * 1e6)
-	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
-		return nil, err
-	}
-	res.Messages = n
-	if res.Relay.RSS, err = proc.PeakRSS(relay.Process.Pid); err != nil {
-		return nil, err
-	}
 	res.Gate, err = b.check(ctx, "bench", n)
 	return res, err
 }
+
+// measure writes, and fills in what f, the relay and the database tell.
+func (res *latencyResult) measure(ctx context.Context, c config, db database.Database, f *follower, relay int) error {
+	n := len(f.received)
+	cpu, server := newWindow(relay), newWindow(db.Server().PID)
+	committed, err := writeAt(ctx, db.Insert(db.Outbox(), "bench"), c.rate, n, nil)
+	if err != nil {
+		return err
+	}
+	if res.Relay.Core, err = cpu.Fraction(); err != nil {
+		return err
+	}
+	if res.Database.Core, err = server.Fraction(); err != nil {
+		return err
+	}
+	if res.percentiles, err = f.since(committed, c.rate*warmUp); err != nil {
+		return err
+	}
+	res.Messages = n
+	res.Relay.RSS, err = proc.PeakRSS(relay)
+	return err
+}
+
+// newWindow returns a window that begins after the warm-up of a phase that starts now.
+func newWindow(pid int) *clock.Window { return clock.NewWindow(pid, (1+warmUp)*time.Second) }
 
 // direct runs the probe: the same transactions into an equal table without a reader, and
 // the client without a relay.
@@ -128,44 +148,16 @@ func direct(ctx context.Context, c config, s *servers, res *latencyResult) error
 	defer closeClient()
 	n := c.rate * (warmUp + c.seconds)
 	f := follow(ctx, s.b, "direct", n)
-	database := newWindow(s.db.Server().PID)
+	server := newWindow(s.db.Server().PID)
 	committed, err := writeAt(ctx, s.db.Insert(table, "bench"), c.rate, n, publish)
 	if err != nil {
 		return err
 	}
-	if res.Database.Direct, err = database.fraction(); err != nil {
+	if res.Database.Direct, err = server.Fraction(); err != nil {
 		return err
 	}
 	res.Direct, err = f.since(committed, c.rate*warmUp)
 	return err
-}
-
-// window measures a process's CPU time after the warm-up.
-type window struct {
-	pid   int
-	begun chan struct{}
-	at    time.Time
-	cpu   time.Duration
-	err   error
-}
-
-func newWindow(pid int) *window {
-	w := &window{pid: pid, begun: make(chan struct{})}
-	time.AfterFunc((1+warmUp)*time.Second, func() {
-		w.at = time.Now()
-		w.cpu, w.err = proc.TreeCPU(pid)
-		close(w.begun)
-	})
-	return w
-}
-
-func (w *window) fraction() (float64, error) {
-	<-w.begun
-	cpu, err := proc.TreeCPU(w.pid)
-	if err = errors.Join(err, w.err); err != nil {
-		return 0, err
-	}
-	return figures.Round((cpu - w.cpu).Seconds() / time.Since(w.at).Seconds()), nil
 }
 
 // follower records the time of receipt of each message.

@@ -4,7 +4,7 @@
 //
 //	go run ./bench run W1 --broker kafka|nats|pubsub|rabbitmq|redis|sqs|null --messages 500000 --output json
 //	go run ./bench run W1 --store postgres|mysql-9.7|mariadb-10.11|mariadb-11.8
-//	go run ./bench run latency --rate 1000
+//	go run ./bench run latency --rate 1000 --broker kafka|nats|redis|null --wake poll|listen|log
 //	go run ./bench run idle
 //	go run ./bench run enqueue
 //	go run ./bench run consume
@@ -117,7 +117,7 @@ func parseFlags(args []string) (c config, fs *flag.FlagSet, err error) {
 	fs.IntVar(&c.rate, "rate", 1000, "transactions per second of the latency run")
 	fs.IntVar(&c.seconds, "seconds", 20, "duration of the latency and the idle run, in seconds")
 	fs.IntVar(&c.settled, "settled", 20_000_000, "settled rows of workload old")
-	fs.StringVar(&c.wake, "wake", "poll", "how the relay of workload latency learns of messages: poll, listen or log")
+	fs.StringVar(&c.wake, "wake", "poll", "how the relay of workloads W1, latency and idle learns of messages: poll, listen or log")
 	fs.IntVar(&c.tenants, "tenants", 8, "schemas that one relay process of workload tenants serves")
 	fs.BoolVar(&c.apart, "apart", false, "run the tenant with the backlog in a relay process of its own, to compare with a shared one")
 	fs.StringVar(&c.output, "output", "text", "text or json; json prints only the JSON object on standard output")

@@ -10,8 +10,9 @@ import (
 // servers has the servers of a workload: a durable database with an empty outbox, and a
 // broker.
 type servers struct {
-	db database.Database
-	b  *benchBroker
+	db    database.Database
+	b     *benchBroker
+	woken string // URL of a store whose relay learns of messages as --wake says
 }
 
 func startServers(ctx context.Context, c config) (*servers, error) {
@@ -19,12 +20,22 @@ func startServers(ctx context.Context, c config) (*servers, error) {
 	if err != nil {
 		return nil, err
 	}
+	return serversOf(ctx, c, db)
+}
+
+// serversOf prepares the outbox for --wake and starts the broker. It closes db if that fails.
+func serversOf(ctx context.Context, c config, db database.Database) (*servers, error) {
+	woken, err := db.Wake(ctx, c.wake)
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
 	b, err := startBroker(ctx, c.broker)
 	if err != nil {
 		db.Close()
 		return nil, err
 	}
-	return &servers{db, b}, nil
+	return &servers{db, b, woken}, nil
 }
 
 func (s *servers) close() {
@@ -46,12 +57,11 @@ func startPG(ctx context.Context, c config) (*pgServers, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := startBroker(ctx, c.broker)
+	s, err := serversOf(ctx, c, pg)
 	if err != nil {
-		pg.Close()
 		return nil, err
 	}
-	return &pgServers{servers{pg, b}, pg}, nil
+	return &pgServers{*s, pg}, nil
 }
 
 // byProduct has figures of a database under the name of its product.

@@ -179,7 +179,7 @@ func (r *w1Round) relay(ctx context.Context, c config, s *servers, fault string)
 	}
 	r.dbCPU, err = used(s.db.Server().CPU, func() (err error) {
 		r.server, err = used(b.cpu, func() (err error) {
-			r.drain, err = childRun(ctx, "relay", s.url(), b.Name, b.URL, strconv.Itoa(c.messages), fault)
+			r.drain, err = childRun(ctx, "relay", s.woken, b.Name, b.URL, strconv.Itoa(c.messages), fault)
 			return err
 		})
 		return err

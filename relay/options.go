@@ -100,7 +100,25 @@ type Options struct {
 // ErrOptions is wrapped by the error of [Options.Validate].
 var ErrOptions = errors.New("relay options")
 
-// OptionError is one problem that [Options.Validate] found; its error wraps one for each.
+// OptionsError is the error of [Options.Validate]. It wraps [ErrOptions].
+type OptionsError struct{ Problems []*OptionError }
+
+// Error implements error.
+func (e *OptionsError) Error() string {
+	text := ErrOptions.Error() + ": "
+	for i, p := range e.Problems {
+		if i > 0 {
+			text += "\n"
+		}
+		text += p.Error()
+	}
+	return text
+}
+
+// Unwrap returns [ErrOptions].
+func (e *OptionsError) Unwrap() error { return ErrOptions }
+
+// OptionError is one problem with an option.
 type OptionError struct {
 	Option string // the field of Options, such as "Retry.Base"
 	Value  string // as the field has it
@@ -110,7 +128,7 @@ type OptionError struct {
 // Error implements error.
 func (e *OptionError) Error() string { return e.Option + " is " + e.Value + ": " + e.Why }
 
-func wrong(option string, value any, why string) error {
+func wrong(option string, value any, why string) *OptionError {
 	return &OptionError{Option: option, Value: fmt.Sprint(value), Why: why}
 }
 
@@ -119,7 +137,7 @@ func (o *Options) Validate() error {
 	if o == nil {
 		return nil
 	}
-	var errs []error
+	var errs []*OptionError
 	for _, f := range []struct {
 		name  string
 		value time.Duration
@@ -159,11 +177,11 @@ func (o *Options) Validate() error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
+	return &OptionsError{Problems: errs}
 }
 
-func (o *Options) relations() []error {
-	var errs []error
+func (o *Options) relations() []*OptionError {
+	var errs []*OptionError
 	if o.LeaseTTL > 0 && o.LeaseTTL < 100*time.Millisecond {
 		errs = append(errs, wrong("LeaseTTL", o.LeaseTTL, "must be at least 100ms"))
 	}

@@ -120,6 +120,9 @@ type LeaseRequest struct {
 	Known map[Lane]int64
 	// CountParked is how far [ParkedView.Records] is to be counted; 0: to 100,000.
 	CountParked int
+	// ActsOnly asks for lanes to carry out requests there, and to send nothing. A store
+	// leaves the views of parked records out, which take a while where there are many.
+	ActsOnly bool
 }
 
 // Report is what an instance tells people of itself with a heartbeat. A store
@@ -182,7 +185,7 @@ type LaneGrant struct {
 	Epoch    int64
 	Position Position   // settled
 	Parked   ParkedView // keys set aside in this lane
-	Known    bool       // Parked is left out: the request knows the lane
+	Known    bool       // Parked is left out: the request knows the lane, or needs no view
 	// Crashes counts the instances that had the lane one after the other, released it
 	// not, and settled no message: those since its position moved last, a message was
 	// delivered or the lane was released. The caller is not counted. A store may stop

@@ -85,8 +85,9 @@ type Backlog interface {
 
 // Writer is what an application does.
 type Writer interface {
-	// Wake prepares the outbox for one way to wake a relay: poll, listen or log.
-	Wake(ctx context.Context, how string) error
+	// Wake prepares the outbox for one way to wake a relay, poll, listen or log, and returns
+	// the URL for OpenStore of a store that is woken so.
+	Wake(ctx context.Context, how string) (url string, err error)
 	// Outbox returns the table of the outbox, and Twin an equal one that nobody reads.
 	Outbox() string
 	Twin(ctx context.Context) (table string, err error)
@@ -163,7 +164,8 @@ func kindOf(url string) (kind, error) {
 	return kind{}, fmt.Errorf("no store has the scheme %q: use postgres, mysql or mariadb", scheme)
 }
 
-// OpenStore opens the store of a relay with the settings of the program's. end closes it.
+// OpenStore opens the store of a relay with the settings of the program's, among them the
+// wake of the URL. end closes it.
 func OpenStore(ctx context.Context, url string) (st store.Store, end func(), err error) {
 	k, err := kindOf(url)
 	if err != nil {

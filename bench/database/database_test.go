@@ -78,13 +78,33 @@ func TestStores(t *testing.T) {
 			}
 			end()
 			effects(t, db)
-			if err := db.Wake(ctx, "poll"); err != nil {
-				t.Error(err)
-			}
-			if err := db.Wake(ctx, "log"); (err == nil) != (name == Postgres) {
-				t.Errorf("wake log: %v", err)
+			for _, how := range []string{"poll", "listen", "log"} {
+				wakes(t, db, how)
 			}
 		})
+	}
+}
+
+// wakes opens a store that learns of messages in that way, or is refused on MySQL.
+func wakes(t *testing.T, db Database, how string) {
+	t.Helper()
+	url, err := db.Wake(t.Context(), how)
+	if db.Server().Product != Postgres && how != "poll" {
+		if err == nil {
+			t.Errorf("wake %s was not refused", how)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, end, err := OpenStore(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	if wake := st.Info().Wake; wake != nil && wake().Wanted != how {
+		t.Errorf("the store of --wake %s says %q", how, wake())
 	}
 }
 

@@ -185,11 +185,11 @@ func (m *mySQL) Owned(ctx context.Context) error {
 }
 
 // Wake implements Writer.
-func (m *mySQL) Wake(_ context.Context, how string) error {
+func (m *mySQL) Wake(_ context.Context, how string) (url string, err error) {
 	if how == "poll" {
-		return nil
+		return m.server.DatabaseURL(mysqlSchema), nil
 	}
-	return fmt.Errorf("--wake %s is PostgreSQL's alone: use --wake poll with --store %s", how, m.server.Version)
+	return "", fmt.Errorf("--wake %s is PostgreSQL's alone: use --wake poll with --store %s", how, m.server.Version)
 }
 
 // Outbox implements Writer.

@@ -125,13 +125,15 @@ func (p *PG) Owned(ctx context.Context) error {
 }
 
 // Wake implements Writer.
-func (p *PG) Wake(ctx context.Context, how string) error {
+func (p *PG) Wake(ctx context.Context, how string) (url string, err error) {
 	req := ops.MigrateRequest{Tail: how == "log"}
 	if how == "listen" {
 		req.Notify = ops.NotifyOn
 	}
-	_, err := pgstore.New(p.Pool, nil).Office().Migrator.Migrate(ctx, req)
-	return err
+	if _, err := pgstore.New(p.Pool, nil).Office().Migrator.Migrate(ctx, req); err != nil {
+		return "", fmt.Errorf("prepare the outbox for --wake %s: %w", how, err)
+	}
+	return p.URL() + "&wake=" + how, nil
 }
 
 // Outbox implements Writer.
@@ -157,11 +159,12 @@ func pgStore(ctx context.Context, url string) (store.Store, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	wake := pgstore.TakeWake(conf)
 	pool, err := pgxpool.NewWithConfig(ctx, conf)
 	if err != nil {
 		return nil, nil, err
 	}
-	return pgstore.New(pool, nil), pool.Close, nil
+	return pgstore.New(pool, &pgstore.Options{Wake: wake}), pool.Close, nil
 }
 
 // pgReadAll reads with COPY.

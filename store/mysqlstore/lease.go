@@ -334,7 +334,7 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		}
 		l.Position = p.Encode()
 		epoch, known := req.Known[l.Lane]
-		l.Known = known && epoch == l.Epoch
+		l.Known = known && epoch == l.Epoch || req.ActsOnly
 		g.Lanes = append(g.Lanes, l)
 	}
 	if err := rows.Err(); err != nil {

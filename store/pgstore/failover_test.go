@@ -8,12 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/broker/membroker"
 	"github.com/postrider/postrider/internal/testserver"
+	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // pair is a primary with a streaming standby, and an outbox of 4 lanes. The
@@ -85,7 +89,7 @@ func (p *pair) cutOff() {
 			p.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); p.count(`SELECT count(*) FROM pg_stat_replication`) > 0; {
+	for deadline := time.Now().Add(time.Minute); p.count(`SELECT count(*) FROM pg_stat_replication WHERE application_name = 'standby'`) > 0; {
 		if time.Now().After(deadline) {
 			p.Fatal("the standby is still connected")
 		}
@@ -271,4 +275,80 @@ func refusesSubscription(d, source *db) {
 	d.exec(`DROP SUBSCRIPTION feed`)
 	o.lease()
 	source.exec(`SELECT pg_drop_replication_slot('feed')`)
+}
+
+// A standby is promoted while rows go ahead by the log of the primary: what the old history told beyond the
+// standby counts for nothing in the new one, which gives its numbers to other messages. Everything that the new
+// primary holds arrives in order, its log is read, and rows go ahead again.
+//
+// Promises: L, O
+func TestPromotionWhileRowsGoAhead(t *testing.T) {
+	onOwn(t, func(t *testing.T, version string) {
+		p := newPair(t, version)
+		if _, err := p.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Tail: true}); err != nil {
+			t.Fatal(err)
+		}
+		e := &early{Store: pgstore.New(p.pool, &pgstore.Options{Schema: p.schema, Wake: pgstore.Reading})}
+		b := membroker.New(nil)
+		running, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.New(e, b.Sink(), nil).Run(running) }()
+		p.awaitLog(e.Store)
+		ahead := func() {
+			t.Helper()
+			writing, stop := context.WithCancel(t.Context())
+			var writers sync.WaitGroup
+			for range 6 {
+				writers.Go(func() { p.jostle(writing) })
+			}
+			before := e.rows.Load()
+			p.until("rows go ahead", func() bool { return e.rows.Load() > before })
+			stop()
+			writers.Wait()
+		}
+		ahead()
+		p.caughtUp()
+		p.cutOff()
+		for i := range 50 { // lost with the primary
+			p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('lost', 'k', $1)`, fmt.Sprint(i))
+		}
+		p.until("what is lost is sent", func() bool { return b.Len("lost") == 50 })
+		p.promote()
+		p.awaitLog(e.Store)
+		ahead()
+		p.await("everything is settled", `SELECT sum(delivered) >= (SELECT count(*) FROM box.outbox) FROM box.lane_cursor`)
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		p.compare(b)
+	})
+}
+
+// Of several hosts the log is read from the primary, also where the driver would ask a standby first: a slot
+// there would tell commits late, and is not the one whose WAL the relay looks at.
+//
+// Promises: G
+func TestTheLogOfAStandbyIsNotRead(t *testing.T) {
+	onOwn(t, func(t *testing.T, version string) {
+		p := newPair(t, version)
+		if _, err := p.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Tail: true}); err != nil {
+			t.Fatal(err)
+		}
+		p.caughtUp()
+		s := pgstore.New(newPool(t, fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&target_session_attrs=read-write",
+			p.standby.Port, p.primary.Port)), &pgstore.Options{Schema: p.schema, Wake: pgstore.Reading})
+		p.until("the log is read", func() bool {
+			if err := s.Wait(t.Context(), time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			return s.Info().Wake().Using == "log"
+		})
+		if n := p.count(`SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'postrider_tail_%'`); n != 1 {
+			t.Errorf("the primary has %d slots", n)
+		}
+		if rows, err := p.standby.Query(t.Context(), "postgres", `SELECT slot_name FROM pg_replication_slots`); err != nil || len(rows) > 0 {
+			t.Errorf("the standby has slots %v, %v", rows, err)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
 )
 
@@ -72,6 +74,45 @@ func TestNamesBehindPgBouncerAreRefused(t *testing.T) {
 	}
 	wantIs(t, err, store.ErrUnusable)
 	if !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+		t.Error(err)
+	}
+}
+
+// Behind a pooler, also one that carries replication, a relay with wake=log polls, with the reason, and sends
+// everything.
+//
+// Promises: S
+func TestTheLogBehindPgBouncer(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		for _, pooler := range testserver.PgBouncerVersions() {
+			for _, mode := range []string{"transaction", "session"} {
+				t.Run(pooler+" "+mode, func(t *testing.T) {
+					d := fresh(t, version, 4)
+					if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Tail: true}); err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { dropPublications(t, d) })
+					bouncer := testserver.StartPgBouncer(t, pooler, mode, testserver.SharedPostgres(t, version))
+					s := pgstore.New(behindBouncer(t, bouncer.DatabaseURL("postgres")), &pgstore.Options{Schema: d.schema, Wake: pgstore.Reading})
+					e := &early{Store: s}
+					broker := membroker.New(nil)
+					go func() { _ = relay.New(e, broker.Sink(), nil).Run(t.Context()) }()
+					d.until("the reason is named", func() bool { return strings.Contains(s.Info().Wake().Why, "a pooler is in front of the server") })
+					d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g, 'x' FROM generate_series(1, 100) g`)
+					d.await("everything is sent", `SELECT sum(delivered) = 100 FROM box.lane_cursor`)
+					if w := s.Info().Wake(); w.Using != "poll" || w.Fix == "" || e.rows.Load() > 0 {
+						t.Errorf("%d rows went ahead: %+v", e.rows.Load(), w)
+					}
+				})
+			}
+		}
+	})
+}
+
+// dropPublications removes what the log needs of a shared server.
+func dropPublications(t *testing.T, d *db) {
+	t.Helper()
+	if _, err := d.pool.Exec(context.Background(), `DROP PUBLICATION IF EXISTS "`+d.schema+`_tail"`); err != nil {
 		t.Error(err)
 	}
 }

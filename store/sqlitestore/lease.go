@@ -57,7 +57,53 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.mu.Lock()
 	s.identity, s.filter = g.Identity, filter
 	s.mu.Unlock()
+	// Without time left for a view, the heartbeat still counts.
+	if err := s.view(ctx, req, &g); err != nil && ctx.Err() == nil {
+		return store.Grant{}, err
+	}
 	return g, nil
+}
+
+// viewPage is the number of lanes whose views are read at once if reading is fast.
+const viewPage = 8
+
+// view reads the views of lanes that are new to the caller, for up to a quarter of the lease: the
+// remaining lanes are left out of the grant, and follow with the next one. The lease is committed
+// then, so that nobody waits to write: a lane that is lost meanwhile shows at its settlement.
+func (s *Store) view(ctx context.Context, req store.LeaseRequest, g *store.Grant) error {
+	read := map[store.Lane]bool{}
+	start, size := time.Now(), 1
+	var ids []int
+	for i, l := range g.Lanes {
+		if !l.Known {
+			ids = append(ids, i)
+		}
+	}
+	var err error
+	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < req.TTL/4) {
+		page, began := ids[:min(size, len(ids))], time.Now()
+		ids = ids[len(page):]
+		lanes := make([]store.LaneGrant, 0, len(page))
+		for _, i := range page {
+			lanes = append(lanes, g.Lanes[i])
+		}
+		if err = s.views(ctx, s.box.DB, lanes); err != nil {
+			break
+		}
+		for n, i := range page {
+			g.Lanes[i] = lanes[n]
+			read[lanes[n].Lane] = true
+		}
+		if time.Since(began) < req.TTL/32 {
+			size = min(2*size, viewPage)
+		}
+	}
+	here := func(l store.Lane) bool {
+		return slices.ContainsFunc(g.Lanes, func(have store.LaneGrant) bool { return have.Lane == l })
+	}
+	g.Lanes = slices.DeleteFunc(g.Lanes, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] })
+	g.Requests = slices.DeleteFunc(g.Requests, func(r store.Request) bool { return !here(r.Lane) })
+	return err
 }
 
 // pipe makes the pipe where that is wanted. A new one starts behind everything that is there. It
@@ -237,16 +283,13 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		}
 		l.Position = encode(pos)
 		epoch, known := req.Known[l.Lane]
-		l.Known = known && epoch == l.Epoch
+		l.Known = known && epoch == l.Epoch || req.ActsOnly
 		g.Lanes = append(g.Lanes, l)
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
 	if err := rows.Close(); err != nil { // the next queries may need its connection
-		return err
-	}
-	if err := s.views(ctx, q, g.Lanes); err != nil {
 		return err
 	}
 	return s.requests(ctx, q, boot, g)

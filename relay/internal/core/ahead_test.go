@@ -140,6 +140,8 @@ func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 		"hold":      func(r *rig, b *store.Batch) { r.e.held[0].hold.until = r.now - 1 },
 		"stopped":   func(r *rig, b *store.Batch) { r.e.held[0].stopped = true },
 		"crashes":   func(r *rig, b *store.Batch) { r.e.held[0].crashes = 1 },
+		"narrow":    func(r *rig, b *store.Batch) { r.e.held[0].narrow = 1 },
+		"suspect":   func(r *rig, b *store.Batch) { r.e.held[0].suspects = map[int64]suspect{9: {}} },
 		"twice":     func(r *rig, b *store.Batch) { r.e.held[0].ahead.Note(2, r.now, true) },
 		"forgotten": func(r *rig, b *store.Batch) { r.e.forgetAhead(r.e.held[0]) },
 	} {
@@ -156,12 +158,87 @@ func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 			}
 		})
 	}
-	r := newRig(t, port.Config{Store: store.Info{Ahead: true}, Claim: func(store.Lane, int64, *postrider.Message) string { return "" }})
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	r.read()
+	r.woken()
+	if r.asked().Ahead {
+		t.Error("a store that cannot answer ahead is asked to")
+	}
+	r = newRig(t, port.Config{Store: store.Info{Ahead: true}, Claim: func(store.Lane, int64, *postrider.Message) string { return "" }})
 	r.lead(1)
 	r.read()
 	r.woken()
 	if r.asked().Ahead {
 		t.Error("a payload may be fetched before its row is visible")
+	}
+}
+
+// Behind a batch whose fate is open nothing is asked for ahead: what comes behind it shows whether
+// its destination works, and the table must bring that. Neither is it while some message is to be sent
+// alone, in any lane.
+//
+// Promises: O, S
+func TestNothingGoesAheadBehindAnOpenFate(t *testing.T) {
+	for name, spoil := range map[string]func(*Engine, *batch){
+		"unknown": func(_ *Engine, b *batch) { b.rounds = 1 },
+		"outage":  func(_ *Engine, b *batch) { b.outages = 1 },
+		"alone":   func(_ *Engine, b *batch) { b.alone = &solo{} },
+		"wary":    func(e *Engine, _ *batch) { e.wary = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			l, b := r.e.held[0], &batch{}
+			l.queue = append(l.queue, b)
+			if !r.e.mayAhead(l) {
+				t.Fatal("nothing may go ahead although nothing is wrong")
+			}
+			if spoil(r.e, b); r.e.mayAhead(l) {
+				t.Error("messages may go ahead")
+			}
+		})
+	}
+}
+
+// In a drain, in a pause and before a lane is given back nothing new goes ahead, also where the lane
+// works on for what it owes: neither an answer that was on its way nor the next read.
+//
+// Promises: D, C
+func TestNothingNewGoesAheadAtAnEnd(t *testing.T) {
+	for name, end := range map[string]func(*rig){
+		"drain":    func(r *rig) { r.step(port.Drain{}) },
+		"pipe":     func(r *rig) { r.e.paused = true },
+		"lane":     func(r *rig) { r.e.obey(r.e.held[0], true) },
+		"released": func(r *rig) { r.e.held[0].releasing = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			r.goes("a")
+			r.deliver()
+			r.woken()
+			late := take[port.Read](r)
+			if !late.Reads[0].Ahead || !r.e.held[0].owes() {
+				t.Fatalf("asked %+v", late)
+			}
+			end(r)
+			b := r.batch(0, "", "b")
+			b.Position, b.Ahead = late.Reads[0].After, true
+			r.step(port.ReadDone{ID: late.ID, Batches: []store.Batch{b}})
+			none[port.Deliver](r)
+			for range 20 {
+				r.pass(10 * time.Millisecond)
+				if w, ok := maybe[port.Wait](r); ok {
+					r.step(port.Woke{ID: w.ID})
+				}
+				if rd, ok := maybe[port.Read](r); ok {
+					if rd.Reads[0].Ahead {
+						t.Errorf("asked ahead: %+v", rd)
+					}
+					r.step(port.ReadDone{ID: rd.ID})
+				}
+				none[port.Deliver](r)
+			}
+		})
 	}
 }
 
@@ -211,6 +288,37 @@ func TestADrainSettlesWhatWentAhead(t *testing.T) {
 	wantEqual(t, "leave", take[port.Lease](r).Req.Leave, true)
 	if len(factsOf[port.DrainCutOff](r)) > 0 {
 		t.Error("the drain was cut off")
+	}
+}
+
+// A drain waits for a row that somebody has removed for as long as another read might bring it, which is
+// five leases, and not for ever.
+//
+// Promises: D
+func TestADrainWaitsForARowThatIsGone(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	r.goes("a")
+	r.deliver()
+	r.step(port.Drain{})
+	for began := r.now; ; {
+		if rd, ok := maybe[port.Read](r); ok {
+			r.step(port.ReadDone{ID: rd.ID}) // the table has nothing
+		}
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+		}
+		r.pass(100 * time.Millisecond)
+		if l, ok := maybe[port.Lease](r); ok {
+			wantEqual(t, "leave", l.Req.Leave, true)
+			if took, keep := r.now-began, 5*r.e.cfg.TTL; took < keep || took > keep+time.Second {
+				t.Errorf("the drain took %v", took)
+			}
+			wantEqual(t, "cut off", len(factsOf[port.DrainCutOff](r)), 0)
+			return
+		}
+		if r.now-began > r.e.cfg.DrainTimeout {
+			t.Fatal("the drain waits for ever")
+		}
 	}
 }
 

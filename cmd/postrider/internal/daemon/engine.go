@@ -89,21 +89,19 @@ var settingOf = map[string]string{
 	"Retry.MaxAttempts": "max-attempts",
 }
 
-// asSettings are the problems of the engine's options by the names of their settings.
+// asSettings names the settings of the engine's options in an error about them.
 func asSettings(err error) error {
-	switch err := err.(type) { //nolint:errorlint // the tree is walked here
-	case *relay.OptionError:
-		name := settingOf[err.Option]
-		if strings.HasPrefix(err.Option, "Retry.Delays[") {
+	var found *relay.OptionsError
+	if !errors.As(err, &found) {
+		return err
+	}
+	var all []error
+	for _, p := range found.Problems {
+		name := settingOf[p.Option]
+		if strings.HasPrefix(p.Option, "Retry.Delays[") {
 			name = "retry"
 		}
-		return fmt.Errorf("%s is %s: it %s", cmp.Or(name, err.Option), err.Value, err.Why)
-	case interface{ Unwrap() []error }:
-		var all []error
-		for _, one := range err.Unwrap() {
-			all = append(all, asSettings(one))
-		}
-		return errors.Join(all...)
+		all = append(all, fmt.Errorf("%s is %s: it %s", cmp.Or(name, p.Option), p.Value, p.Why))
 	}
-	return nil
+	return errors.Join(all...)
 }

@@ -88,6 +88,9 @@ func (l *Log) told(xid uint32, rows []tail.Row, whole bool) {
 	l.mu.Lock()
 	lanes := l.lanes
 	l.mu.Unlock()
+	if lanes == 0 { // told while the stream begins, or cannot: the tracker would not take it
+		return
+	}
 	records := make([]ahead.Record, len(rows))
 	for i, row := range rows {
 		if err := l.decode(row, &records[i]); err != nil { // the table's read will tell

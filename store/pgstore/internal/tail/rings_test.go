@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +151,65 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// Of a transaction that the server streams nothing is kept: it is told without its rows. Neither is
+// anything kept of one that turned out too large. The next one is told with its own rows.
+//
+// Promises: G, O
+func TestALargeTransactionKeepsNothing(t *testing.T) {
+	var values []string
+	for _, c := range Columns() {
+		values = append(values, c.Name)
+	}
+	begin, commit := wal(append([]byte{'B'}, make([]byte, 20)...)...), wal(append([]byte{'C'}, make([]byte, 25)...)...)
+	streamed := wal(append([]byte{'I', 0, 0, 0, 8}, insert(9, values...)[26:]...)...)
+	d := decoder{gather: gather{schema: "box"}}
+	feed := func(m []byte) told {
+		t.Helper()
+		got, err := d.decode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	small := func() {
+		t.Helper()
+		feed(begin)
+		feed(framed(insert(9, values...)))
+		if got := feed(commit); !got.whole || len(got.rows) != 1 {
+			t.Errorf("the next transaction has %d rows, whole %v", len(got.rows), got.whole)
+		}
+	}
+	feed(begin)
+	feed(framed(relation(Columns()...)))
+	feed(commit)
+	small()
+	feed(wal('S', 0, 0, 0, 8, 1))
+	for range 10 * rowsMost {
+		feed(streamed)
+	}
+	feed(wal('E'))
+	small() // others commit between its parts
+	feed(wal('S', 0, 0, 0, 8, 0))
+	feed(streamed)
+	feed(wal('E'))
+	if got := feed(wal(append([]byte{'c', 0, 0, 0, 8}, make([]byte, 25)...)...)); got.kind != committed || got.xid != 8 || got.whole || len(got.rows) > 0 {
+		t.Errorf("a streamed transaction is told as %+v", got)
+	}
+	small()
+	feed(begin)
+	for range 10 * rowsMost {
+		feed(framed(insert(9, values...)))
+		if n := len(d.gather.rows); n > rowsMost || d.gather.bytes > rowBytesMost {
+			t.Fatalf("%d rows, %d bytes are kept", n, d.gather.bytes)
+		}
+	}
+	if n := len(d.gather.rows); n > 0 {
+		t.Errorf("%d rows are kept of a transaction that is too large", n)
+	}
+	feed(commit)
+	small()
+}
+
 // No message of a server makes the decoder panic, or ring without a commit.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("k"), []byte("w"))
@@ -197,7 +257,7 @@ func relation(columns ...Column) []byte {
 func insert(table byte, values ...string) []byte {
 	b := []byte{'I', 0, 0, 0, table, 'N', 0, byte(len(values))}
 	for _, v := range values {
-		b = append(b, 'b', 0, 0, 0, byte(len(v)))
+		b = binary.BigEndian.AppendUint32(append(b, 'b'), uint32(len(v)))
 		b = append(b, v...)
 	}
 	return append(make([]byte, 25), b...)
@@ -227,7 +287,9 @@ func TestRowsOfATransaction(t *testing.T) {
 		"other type":    {relation(append([]Column{{"seq", 23}}, Columns()[1:]...)...), [][]byte{insert(9, values[1:]...)}, -1},
 		"other table":   {relation(reversed...), [][]byte{insert(8, values...)}, -1},
 		"not described": {nil, [][]byte{insert(9, values...)}, -1},
+		"as many":       {relation(reversed...), slices.Repeat([][]byte{insert(9, values...)}, rowsMost), rowsMost},
 		"too many":      {relation(reversed...), slices.Repeat([][]byte{insert(9, values...)}, rowsMost+1), -1},
+		"too large":     {relation(reversed...), [][]byte{insert(9, values...), insert(9, append(slices.Clone(values[1:]), strings.Repeat("x", rowBytesMost))...)}, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decoder{gather: gather{schema: "box"}}

@@ -81,7 +81,7 @@ func (b *Bell) connect(ctx context.Context) (*pgconn.PgConn, error) {
 			return nil, err
 		}
 	}
-	cc.ValidateConnect = nil // the check saw a primary; its statement may not suit a walsender
+	cc.ValidateConnect = primary // the pool may have found its primary behind another host
 	for name, value := range map[string]string{
 		"replication": "database", "application_name": Application, "lock_timeout": "1s", "wal_sender_timeout": "5s",
 		"statement_timeout": "0", "idle_session_timeout": "0",
@@ -89,6 +89,16 @@ func (b *Bell) connect(ctx context.Context) (*pgconn.PgConn, error) {
 		cc.RuntimeParams[name] = value
 	}
 	return pgconn.ConnectConfig(ctx, &cc.Config)
+}
+
+// primary refuses a standby, on which a slot would tell commits late and count for nothing on the
+// server that was checked. The driver then tries the next host.
+func primary(ctx context.Context, conn *pgconn.PgConn) error {
+	row, err := ask(ctx, conn, `SELECT pg_is_in_recovery()`)
+	if err == nil && (len(row) != 1 || row[0] != "f") {
+		err = errors.New("the server is a standby")
+	}
+	return err
 }
 
 func (s *session) start(ctx context.Context) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/testserver"
@@ -32,8 +33,17 @@ type box struct {
 // bound is for anything to happen.
 const bound = 2 * time.Minute
 
-// waits starts a server of its own, since these tests change its settings, and a bell on it.
+// waits is serves with a bell.
 func waits(t *testing.T, version string) *box {
+	t.Helper()
+	b := serves(t, version)
+	b.wait()
+	return b
+}
+
+// serves starts a server of its own, since these tests change its settings, with an outbox and
+// its publication.
+func serves(t *testing.T, version string) *box {
 	t.Helper()
 	b := &box{T: t, server: testserver.StartPostgres(t, version), schema: "box"}
 	b.pool = b.connect("postgres")
@@ -41,7 +51,6 @@ func waits(t *testing.T, version string) *box {
 		t.Fatal(err)
 	}
 	b.exec(`CREATE ROLE app LOGIN`)
-	b.wait()
 	return b
 }
 
@@ -60,8 +69,10 @@ func (b *box) connect(role string) *pgxpool.Pool {
 	return pool
 }
 
-func (b *box) wait() {
-	b.bell = tail.New(db.New(b.connect("app"), b.schema, "main", time.Second), tail.Log)
+func (b *box) wait() { b.waitOn(b.connect("app")) }
+
+func (b *box) waitOn(pool *pgxpool.Pool) {
+	b.bell = tail.New(db.New(pool, b.schema, "main", time.Second), tail.Log)
 	b.bell.Limit(0, 0, 200*time.Millisecond)
 	b.bell.Name("BOOT")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -99,7 +110,11 @@ func (b *box) until(what string, holds func() bool) {
 	b.Helper()
 	for end := time.Now().Add(bound); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("%s: not within %v; the bell says %+v", what, bound, b.bell.State())
+			said := "nobody waits in this process"
+			if b.bell != nil {
+				said = fmt.Sprintf("the bell says %+v", b.bell.State())
+			}
+			b.Fatalf("%s: not within %v; %s", what, bound, said)
 		}
 	}
 }
@@ -215,6 +230,7 @@ func (b *box) publication() {
 	}
 }
 
+// standbys: where the relay's session would be a standby, it ends; it releases no commit before.
 func (b *box) standbys() {
 	set := func(names string) {
 		b.Helper()
@@ -223,13 +239,59 @@ func (b *box) standbys() {
 	}
 	for _, names := range []string{"*", `FIRST 1 (other, "postrider tail")`} {
 		set(names)
+		var commits atomic.Int64
+		writing, stop := context.WithCancel(b.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for writing.Err() == nil {
+				if _, err := b.pool.Exec(b.Context(), `INSERT INTO box.outbox (topic) VALUES ('t')`); err != nil {
+					b.Error(err)
+					return
+				}
+				commits.Add(1)
+			}
+		}()
+		b.until("a commit waits for a standby", func() bool {
+			return b.count(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == 1
+		})
+		before := commits.Load()
 		b.off("synchronous_standby_names")
+		if commits.Load() != before {
+			b.Error("the relay released a commit that waits for a standby")
+		}
+		stop()
 		set("")
+		<-ended
 		b.on()
 	}
 }
 
+// places: a standby finds two slots and three walsenders free.
 func (b *box) places() {
+	cfg, err := pgconn.ParseConfig(b.server.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg.RuntimeParams["replication"] = "true"
+	var others []*pgconn.PgConn
+	for i := range 20 - tail.SendersLeft { // one more than may be, beside ours
+		if i == 20-tail.SendersLeft-1 {
+			b.on()
+		}
+		other, err := pgconn.ConnectConfig(b.Context(), cfg)
+		if err != nil {
+			b.Fatal(err)
+		}
+		others = append(others, other)
+	}
+	b.off("walsenders are free")
+	for _, other := range others {
+		if err := other.Close(b.Context()); err != nil {
+			b.Error(err)
+		}
+	}
+	b.on()
 	var held []string
 	for i := range 20 - tail.SlotsLeft { // one more than may be, beside ours
 		held = append(held, fmt.Sprintf("other_%d", i))
@@ -259,8 +321,9 @@ func (b *box) ended() {
 	}
 }
 
-// openTransaction: a slot waits for the transactions that run when it is made, and gives up.
-// One that is open later holds back WAL, and ends the slot at the limit.
+// openTransaction: a slot waits for the transactions that run when it is made, and gives up; Wait
+// ends at its limit meanwhile, so that the relay polls. A transaction that is open later holds back
+// WAL, and ends the slot at the limit.
 func (b *box) openTransaction() {
 	b.bell.Limit(4<<20, 0, 0)
 	tx, err := b.pool.Begin(b.Context())
@@ -274,6 +337,9 @@ func (b *box) openTransaction() {
 	b.exec(`INSERT INTO wal SELECT repeat('x', 1000) FROM generate_series(1, 10000)`)
 	b.off("MiB of WAL")
 	b.off("open transaction")
+	if err := b.bell.Wait(b.Context(), time.Millisecond); err != nil {
+		b.Error(err)
+	}
 	if err := tx.Commit(b.Context()); err != nil {
 		b.Fatal(err)
 	}
