@@ -20,8 +20,9 @@ type Orders interface {
 	// PlanOrder counts what the order would concern now and changes nothing.
 	PlanOrder(ctx context.Context, o Order) (OrderPlan, error)
 	// Order stores the order for the owners of the lanes and returns its id, which
-	// is that of its entry in the journal. It concerns what PlanOrder would count
-	// at this moment, less what has changed until its page's turn. It returns
+	// is that of its entry in the journal. It concerns what matches when its page has its turn,
+	// between the first and the last number that PlanOrder counts at this moment: what changed
+	// until then is left out, and a replay sends what was settled until then too. It returns
 	// ErrNotFound when nothing matches.
 	Order(ctx context.Context, o Order) (int64, OrderPlan, error)
 	// OrderState reports how far an order has come, or ErrNotFound.

@@ -77,6 +77,34 @@ func TestFiltersInSQL(t *testing.T) {
 	}
 }
 
+// Of a header that stands twice in a row of plain SQL, the last value counts, as for who receives the message.
+//
+// Promises: C
+func TestAHeaderThatStandsTwice(t *testing.T) {
+	pool, _ := newOutbox(t, 1)
+	c := carry(t, pool)
+	c.exec(`INSERT INTO postrider_outbox (topic, headers) VALUES ('t', '{"x":"1","x":"2"}'), ('t', '{"x":"2","x":"1"}'), ('t', '{}')`)
+	if _, err := c.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "one", From: ops.FromBeginning, Filter: store.Filter{Headers: map[string]string{"x": "1"}}, Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	read, err := New(pool, &Options{Pipe: "one"}).Read(t.Context(), []store.LaneRead{{MaxRecords: 10}})
+	if err != nil || len(read[0].Meta) != 1 || read[0].Meta[0].Seq != 2 {
+		t.Errorf("read %+v, error %v, want number 2", read, err)
+	}
+}
+
+// A lane without messages does not hold its pipe behind.
+func TestAQuietLaneIsNotBehind(t *testing.T) {
+	pool, _ := newOutbox(t, 4)
+	o := newOwner(t, pool, "a", nil)
+	o.put("k", "a", "b", "c")
+	o.step()
+	all, err := o.s.Office().Pipes.Pipes(t.Context())
+	if err != nil || len(all) != 1 || all[0].Behind != 0 {
+		t.Errorf("pipes %+v, error %v", all, err)
+	}
+}
+
 // A page that has nothing for the pipe moves its position by a bounded number of rows.
 func TestAFilterThatPassesNothing(t *testing.T) {
 	pool, _ := newOutbox(t, 1)

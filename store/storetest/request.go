@@ -37,6 +37,10 @@ func requestCases() []Case {
 			Promise: "a request for a record that is no longer parked has the result gone",
 		},
 		{
+			Name: "request/acts-only", Run: requestActsOnly,
+			Promise: "who takes lanes for requests alone gets them and carries them out, with or without views",
+		},
+		{
 			Name: "request/not-found", Run: requestNotFound,
 			Promise: "a new request for a record that is not parked returns ErrNotFound",
 		},
@@ -261,6 +265,44 @@ func requestGone(ctx context.Context, env Env) error {
 		return err
 	}
 	return wantActs(ctx, env, map[int64]string{id: ops.ResultGone})
+}
+
+func requestActsOnly(ctx context.Context, env Env) error {
+	p, err := parks(ctx, env, series("k", "m", 1), dead(true))
+	if err != nil {
+		return err
+	}
+	id, err := p.ask(ctx, store.ActDiscard, 0)
+	if err != nil {
+		return err
+	}
+	if err := p.r.leave(ctx); err != nil {
+		return err
+	}
+	p.r = newRelay(env, "person")
+	if err := p.r.lease(ctx, func(req *store.LeaseRequest) { req.ActsOnly, req.Only = true, []store.Lane{p.lane} }); err != nil {
+		return err
+	}
+	l, err := p.r.held(p.lane)
+	if err != nil {
+		return err
+	}
+	if got := requestIDs(p.r.grant); !slices.Equal(got, []int64{id}) || !l.Known && l.Parked.Records != 1 {
+		return fmt.Errorf("requests %v, want %d; view known %v with %d records", got, id, l.Known, l.Parked.Records)
+	}
+	if err := p.execute(ctx, id); err != nil {
+		return err
+	}
+	if err := p.r.leave(ctx); err != nil {
+		return err
+	}
+	if p.r, err = solo(ctx, env, "next"); err != nil {
+		return err
+	}
+	if err := p.wantView(ctx, "after a discard without a view", 0); err != nil {
+		return err
+	}
+	return wantActs(ctx, env, map[int64]string{id: ops.ResultDone})
 }
 
 func requestNotFound(ctx context.Context, env Env) error {

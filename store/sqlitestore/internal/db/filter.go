@@ -25,8 +25,8 @@ const passes = `(F = '{}' OR (json_type(F, '$.topics') IS NULL OR EXISTS (SELECT
     AND (json_type(F, '$.keys') IS NULL OR EXISTS (SELECT 1 FROM json_each(F, '$.keys') w WHERE CASE WHEN w.value = '*' THEN TRUE WHEN substr(w.value, -1) = '*'
         THEN substr(CAST(O.key AS BLOB), 1, length(CAST(w.value AS BLOB)) - 1) = substr(CAST(w.value AS BLOB), 1, length(CAST(w.value AS BLOB)) - 1)
         ELSE O.key = w.value END))
-    AND NOT EXISTS (SELECT 1 FROM json_each(F, '$.headers') w WHERE NOT EXISTS (
-        SELECT 1 FROM json_each(O.headers) h WHERE h.key = w.key AND h.value = w.value)))`
+    AND NOT EXISTS (SELECT 1 FROM json_each(F, '$.headers') w WHERE w.value IS NOT (
+        SELECT h.value FROM json_each(O.headers) h WHERE h.key = w.key ORDER BY h.id DESC LIMIT 1)))`
 
 // Passes is the condition that a row passes a filter. filter is a column or a numbered
 // parameter with the filter's text, row an alias of the outbox.

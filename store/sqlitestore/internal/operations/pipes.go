@@ -44,7 +44,7 @@ func (s *Pipes) Pipes(ctx context.Context) ([]ops.Pipe, error) {
 	now := db.Micros(s.Now())
 	rows, err := s.DB.QueryContext(ctx, `SELECT p.name, p.filter, p.created_at, p.paused_at, p.paused_by, p.pause_reason,
 		(SELECT count(*) FROM postrider_relay r WHERE r.pipe = p.name AND r.alive_until > ?1 AND r.alive_until <= ?1 + 2 * r.ttl),
-		max(?2 - (SELECT min(pos) FROM postrider_progress c WHERE c.pipe = p.name), 0),
+		coalesce(max(?2 - (SELECT min(c.pos) FROM postrider_progress c WHERE c.pipe = p.name AND EXISTS (SELECT 1 FROM postrider_outbox o WHERE o.lane = c.lane AND o.seq > c.pos)), 0), 0),
 		(SELECT count(*) FROM (SELECT 1 FROM postrider_parked k WHERE k.pipe = p.name LIMIT ?3))
 		FROM postrider_pipe p WHERE EXISTS (SELECT 1 FROM postrider_progress c WHERE c.pipe = p.name) ORDER BY p.name`, now, newest, ops.ParkedCount)
 	if err != nil {

@@ -1,3 +1,4 @@
+-- Filters, pauses and stops are forgotten: remove pipes with a filter first, or they carry everything.
 DROP VIEW postrider_messages;
 DROP VIEW postrider_lane;
 DROP TABLE postrider_repair;

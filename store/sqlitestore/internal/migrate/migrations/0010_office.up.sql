@@ -27,6 +27,12 @@ WHEN OLD.at >= CAST((julianday('now') - 2440587.5 - 7) * 86400000 AS INTEGER) * 
     SELECT RAISE(ABORT, 'the journal is append-only: rows are removed by age, after 7 days at the earliest');
 END;
 
+-- REPLACE would remove the entry of a number without that trigger.
+CREATE TRIGGER postrider_journal_insert BEFORE INSERT ON postrider_journal
+WHEN EXISTS (SELECT 1 FROM postrider_journal WHERE id = NEW.id) BEGIN
+    SELECT RAISE(ABORT, 'the journal is append-only: an entry has this number');
+END;
+
 -- Requests of more kinds. Their numbers continue: a relay remembers those that it carried out.
 CREATE TABLE postrider_request_next (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
