@@ -45,9 +45,9 @@ func TestTheStatementThatHoldsGapsIsNamed(t *testing.T) {
 			ended <- err
 		}()
 		s := New(db, nil)
-		waitFor(t, "the statement is old", func() bool {
+		waitFor(t, "the statement is old, and older than those of other tests", func() bool {
 			found, err := sessions.Oldest(t.Context(), db)
-			return err == nil && found.Age() >= patience+slack
+			return err == nil && found.ID == id && found.Age() >= patience+slack
 		})
 		for from := 0; from < most; from += 1000 { // every second number is missing
 			_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO postrider_outbox (seq, topic) WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000)
