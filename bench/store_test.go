@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A workload that a store cannot run says so before it starts a server.
+// A workload that a store cannot run is refused before a server starts.
 func TestStoresAreRefusedAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		args []string

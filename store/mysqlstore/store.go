@@ -135,8 +135,8 @@ func (s *Store) Wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// pause returns how long Wait pauses before it looks again. News make it short; from call
-// to call it grows while there are none.
+// pause returns how long Wait pauses before it looks again. News makes it short. Without
+// news it grows from call to call.
 func (s *Store) pause(news bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -312,7 +312,7 @@ func TestPromotionWhileRowsGoAhead(t *testing.T) {
 		for i := range 50 { // lost with the primary
 			p.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('lost', 'k', $1)`, fmt.Sprint(i))
 		}
-		p.until("what is lost is sent", func() bool { return b.Len("lost") == 50 })
+		p.until("the messages that the promotion loses are sent", func() bool { return b.Len("lost") == 50 })
 		p.promote()
 		p.awaitLog(e.Store)
 		ahead()

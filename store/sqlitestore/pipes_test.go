@@ -147,7 +147,7 @@ func TestPipesBeginPauseAndEnd(t *testing.T) {
 		t.Errorf("made twice: %v", err)
 	}
 	if _, err := pipes.AddPipe(t.Context(), ops.AddPipe{Name: "-x", Actor: "ann"}); !errors.Is(err, store.ErrUnusable) {
-		t.Errorf("a name that is none: %v", err)
+		t.Errorf("an invalid name: %v", err)
 	}
 	add(ops.AddPipe{Name: "all", From: ops.FromBeginning})
 	main.exec(`UPDATE postrider_outbox SET created_at = created_at - 60000000 WHERE type = 'before'`)

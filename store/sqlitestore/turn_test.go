@@ -62,3 +62,39 @@ func TestTurnKeepsTimeout(t *testing.T) {
 		t.Errorf("the busy timeout is %d ms, error %v", timeout, err)
 	}
 }
+
+// A lease is committed when it reads the views of parked records: whoever writes meanwhile does
+// not wait for them.
+func TestViewsHoldUpNoWriter(t *testing.T) {
+	pool, s := newOutbox(t, 1)
+	writer, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if _, err := writer.ExecContext(t.Context(), "PRAGMA busy_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	looks, free := 0, false // at the last look at the clock, which is a view's
+	s.box.Now = func() time.Time {
+		looks++
+		_, err := writer.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+		if free = err == nil; free {
+			_, err = writer.ExecContext(t.Context(), "ROLLBACK")
+		}
+		if free && err != nil {
+			t.Error(err)
+		}
+		return time.Now()
+	}
+	if g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour}); err != nil || len(g.Lanes) != 1 || g.Lanes[0].Known {
+		t.Fatalf("grant %+v, error %v", g, err)
+	}
+	if looks == 0 || !free {
+		t.Errorf("%d looks at the clock; nobody could write at the last one", looks)
+	}
+	g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour, ActsOnly: true})
+	if err != nil || len(g.Lanes) != 1 || !g.Lanes[0].Known {
+		t.Errorf("for acts alone the grant is %+v, error %v", g, err)
+	}
+}

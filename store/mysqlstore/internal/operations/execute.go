@@ -110,7 +110,7 @@ func (g *page) record(r *request) {
 		g.add(r, `INSERT INTO postrider_unparked (pipe, seq, at) SELECT k.pipe, k.seq, NULL FROM postrider_act r`+mine+record+open+` ON DUPLICATE KEY UPDATE at = NULL`)
 		g.add(r, `DELETE k FROM postrider_act r`+mine+record+open)
 	} else {
-		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
+		// A waiting or scheduled record keeps its state. Only a dead letter becomes
 		// a message that a person sends again.
 		g.add(r, "UPDATE postrider_act r"+mine+record+" SET k.attempts = 0, k.generation = k.generation + (k.state = 'dead'), k.due_at = "+db.Now+
 			", k.captures = CASE WHEN k.state IN ('dead', 'retry') THEN k.`key` <> '' ELSE k.captures END,"+

@@ -76,7 +76,7 @@ func (r *request) record(ctx context.Context) error {
 	}
 	query, args := `DELETE FROM postrider_parked WHERE pipe = ? AND lane = ? AND seq = ?`, []any{r.Pipe, r.lane, r.seq}
 	if r.kind == string(store.ActRetry) {
-		// What waits behind a head, or for its time, stays what it is. Only a dead letter becomes
+		// A waiting or scheduled record keeps its state. Only a dead letter becomes
 		// a message that a person sends again: of another one, the broker may still recognise
 		// an attempt whose outcome is unknown.
 		query = `UPDATE postrider_parked SET attempts = 0, generation = generation + (state = 'dead'), due_at = ?,
