@@ -89,12 +89,13 @@ func LaunchPostgres(ctx context.Context, version, dir string, opts ...PGOption) 
 	if err != nil {
 		return nil, err
 	}
-	h, err := homeOf(dir, "postgres", "nobody")
+	o := apply(opts)
+	h, err := tableHome(dir, o, "postgres", "nobody")
 	if err != nil {
 		return nil, err
 	}
 	p := &Postgres{Version: version, Dir: h.path}
-	if err := p.launch(ctx, h, bin, apply(opts)); err != nil {
+	if err := p.launch(ctx, h, bin, o); err != nil {
 		h.remove()
 		return nil, err
 	}
