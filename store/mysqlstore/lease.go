@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.identity, s.here = g.Identity, here
 	s.mu.Unlock()
 	if changed {
+		s.beats.forget()
 		db.DiscardIdle(ctx, s.box.DB)
 	}
 	return g, nil
@@ -65,16 +67,12 @@ func (s *Store) leaseOnOne(ctx context.Context, req store.LeaseRequest) (g store
 }
 
 func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) (here string, err error) {
-	have, err := s.box.SchemaVersion(ctx, q)
+	have, at, err := s.box.VersionAt(ctx, q)
 	if err != nil {
 		return here, err
 	}
 	if have != Version {
 		return "", &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
-	}
-	at, err := s.box.Clock(ctx, q)
-	if err != nil {
-		return here, err
 	}
 	g.Now = time.UnixMicro(at)
 	if err := sessions.SeesAll(ctx, q); err != nil {
@@ -114,14 +112,24 @@ func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.G
 	if err != nil {
 		return "", err
 	}
-	const jitter = 2_000_000 // the server counts its time in seconds
+	const (
+		jitter = 2_000_000 // the server counts its time in seconds
+		other  = `(server <> ? OR ABS(started - ?) > ?)`
+	)
+	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
+	var new bool
+	look := func() error {
+		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &new)
+	}
+	if err := look(); err != nil || !new {
+		return here, err
+	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?
-		WHERE one = 1 AND (server <> ? OR ABS(started - ?) > ?)`, srv.id, srv.started, srv.id, srv.started, jitter)
+		WHERE one = 1 AND `+other, srv.id, srv.started, srv.id, srv.started, jitter)
 	if err != nil {
 		return "", err
 	}
-	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
-	return here, q.QueryRowContext(ctx, `SELECT `+here+`, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
+	return here, look()
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -150,6 +158,15 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 	if err := s.report(ctx, q, req); err != nil {
 		return err
 	}
+	if !s.beats.tidies(s.elapsed()) {
+		return nil
+	}
+	return s.tidy(ctx, q, at)
+}
+
+// tidy removes instances that died long ago, and acts that were executed long ago.
+func (s *Store) tidy(ctx context.Context, q db.Querier, at int64) error {
+	pipe := s.box.Pipe
 	// By primary key: a range of times would lock the rows of those who live.
 	dead, err := db.List[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
 	if err != nil {
@@ -168,7 +185,7 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 	return err
 }
 
-// report stores what an instance tells of itself.
+// report stores what an instance tells of itself, if it is new.
 func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	trouble, err := json.Marshal(append([]string{}, req.Report.Trouble...))
 	if err != nil {
@@ -178,9 +195,16 @@ func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest
 	if err != nil {
 		return err
 	}
+	text := fmt.Sprintf("%s %v %s %s", req.BootID, req.Report.Reach, trouble, held)
+	if s.beats.told(text, s.elapsed()) {
+		return nil
+	}
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES (?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE reach = VALUES(reach), trouble = VALUES(trouble), held = VALUES(held)`,
 		s.box.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
+	if err == nil {
+		s.beats.tell(text, s.elapsed())
+	}
 	return err
 }
 
@@ -207,12 +231,20 @@ func (s *Store) orders(ctx context.Context, q db.Querier, at int64, g *store.Gra
 	if g.Stopped, err = operations.Stopped(ctx, s.box, q); err != nil {
 		return err
 	}
-	return housekeeping.Sample(ctx, s.box, q, at)
+	if !s.beats.samples(at) {
+		return nil
+	}
+	next, err := housekeeping.Sample(ctx, s.box, q, at)
+	if err == nil {
+		s.beats.sampled(next)
+	}
+	return err
 }
 
 // giveBack frees the lanes that the request names, or all.
 func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	if req.Leave {
+		s.beats.forget()
 		return db.Again(ctx, func() error {
 			mine, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 			if err != nil {
