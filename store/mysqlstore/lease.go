@@ -17,12 +17,6 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// forgotten is how long the row of an instance that died is kept for Status.
-const forgotten = time.Hour
-
-// remembered is how long an executed act is kept for who asked for it.
-const remembered = 7 * 24 * time.Hour
-
 // Lease implements store.Store. Each of its statements is a transaction of its own: a
 // process that is stopped between two of them holds no lock. Lanes are taken by comparing
 // their epoch, so that of two instances one gets them.
@@ -42,7 +36,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.identity, s.here = g.Identity, here
 	s.mu.Unlock()
 	if changed {
-		s.beats.forget()
+		s.beats.Forget()
 		db.DiscardIdle(ctx, s.box.DB)
 	}
 	return g, nil
@@ -158,31 +152,10 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 	if err := s.report(ctx, q, req); err != nil {
 		return err
 	}
-	if !s.beats.tidies(s.elapsed()) {
+	if !s.beats.Tidies(s.elapsed()) {
 		return nil
 	}
-	return s.tidy(ctx, q, at)
-}
-
-// tidy removes instances that died long ago, and acts that were executed long ago.
-func (s *Store) tidy(ctx context.Context, q db.Querier, at int64) error {
-	pipe := s.box.Pipe
-	// By primary key: a range of times would lock the rows of those who live.
-	dead, err := db.List[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
-	if err != nil {
-		return err
-	}
-	for _, boot := range dead {
-		if err := s.forget(ctx, q, boot); err != nil {
-			return err
-		}
-	}
-	old, err := db.List[int64](ctx, q, `SELECT id FROM postrider_act WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500`, pipe, at-remembered.Microseconds())
-	if err != nil || len(old) == 0 {
-		return err
-	}
-	_, err = q.ExecContext(ctx, `DELETE FROM postrider_act WHERE id IN (`+db.Numbers(old)+`)`)
-	return err
+	return housekeeping.Sweep(ctx, s.box, q, at)
 }
 
 // report stores what an instance tells of itself, if it is new.
@@ -196,26 +169,16 @@ func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest
 		return err
 	}
 	text := fmt.Sprintf("%s %v %s %s", req.BootID, req.Report.Reach, trouble, held)
-	if s.beats.told(text, s.elapsed()) {
+	if s.beats.Told(text, s.elapsed()) {
 		return nil
 	}
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES (?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE reach = VALUES(reach), trouble = VALUES(trouble), held = VALUES(held)`,
 		s.box.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
 	if err == nil {
-		s.beats.tell(text, s.elapsed())
+		s.beats.Tell(text, s.elapsed())
 	}
 	return err
-}
-
-// forget removes an instance and its report.
-func (s *Store) forget(ctx context.Context, q db.Querier, boot string) error {
-	for _, table := range []string{"postrider_report", "postrider_relay"} {
-		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, s.box.Pipe, boot); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // orders reads what people have set for the whole pipe.
@@ -231,12 +194,12 @@ func (s *Store) orders(ctx context.Context, q db.Querier, at int64, g *store.Gra
 	if g.Stopped, err = operations.Stopped(ctx, s.box, q); err != nil {
 		return err
 	}
-	if !s.beats.samples(at) {
+	if !s.beats.Samples(at) {
 		return nil
 	}
 	next, err := housekeeping.Sample(ctx, s.box, q, at)
 	if err == nil {
-		s.beats.sampled(next)
+		s.beats.Sampled(next)
 	}
 	return err
 }
@@ -244,7 +207,7 @@ func (s *Store) orders(ctx context.Context, q db.Querier, at int64, g *store.Gra
 // giveBack frees the lanes that the request names, or all.
 func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	if req.Leave {
-		s.beats.forget()
+		s.beats.Forget()
 		return db.Again(ctx, func() error {
 			mine, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 			if err != nil {
@@ -254,7 +217,7 @@ func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseReque
 				s.box.Pipe, req.BootID); err != nil {
 				return err
 			}
-			err = s.forget(ctx, q, req.BootID)
+			err = housekeeping.Forget(ctx, s.box, q, req.BootID)
 			return err
 		})
 	}

@@ -41,7 +41,7 @@ func (o *owner) lease() {
 func (o *owner) minute() {
 	o.Helper()
 	o.exec(`UPDATE postrider_times SET at = at - 60000000`)
-	o.s.beats.forget()
+	o.s.beats.Forget()
 	o.lease()
 }
 

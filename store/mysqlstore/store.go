@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/beats"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
@@ -54,7 +55,7 @@ type Store struct {
 	here     string        // the SQL of the identity where it was leased
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
-	beats    beats
+	beats    beats.Beats
 	portion  portion.Portion
 
 	pauseNext time.Duration // of Wait

@@ -1,4 +1,5 @@
-package mysqlstore
+// Package beats knows what a heartbeat need not do each time: a relay has one or two a second.
+package beats
 
 import (
 	"sync"
@@ -12,25 +13,25 @@ const (
 	reportEvery = time.Minute
 )
 
-// beats is what a heartbeat need not do each time: a relay has one or two a second. Times
-// are those of Store.elapsed, but for those of the server.
-type beats struct {
+// Beats remembers what the heartbeats of one store have done. Its times count from the store's
+// beginning, but for those of the server. It is safe for concurrent use.
+type Beats struct {
 	mu       sync.Mutex
 	tidyFrom time.Duration // old rows are removed not before
 	report   string        // as the table has it, of one boot id; "": unknown
 	tellFrom time.Duration // it is written again then
-	sampleAt int64         // the server's time before which there is nothing to sample
+	sampleAt int64         // the server's time from which on lanes are looked at again
 }
 
-// forget has the next heartbeat do everything: the database is another one, or the instance left.
-func (b *beats) forget() {
+// Forget has the next heartbeat do everything: the database is another one, or the instance left.
+func (b *Beats) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tidyFrom, b.report, b.sampleAt = 0, "", 0
 }
 
-// tidies reports whether old rows are to be removed now.
-func (b *beats) tidies(at time.Duration) bool {
+// Tidies reports whether old rows are to be removed now.
+func (b *Beats) Tidies(at time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at < b.tidyFrom {
@@ -40,30 +41,29 @@ func (b *beats) tidies(at time.Duration) bool {
 	return true
 }
 
-// told reports whether the table has the report.
-func (b *beats) told(report string, at time.Duration) bool {
+// Told reports whether the table has the report.
+func (b *Beats) Told(report string, at time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.report == report && at < b.tellFrom
 }
 
-// tell notes that the table has the report.
-func (b *beats) tell(report string, at time.Duration) {
+// Tell notes that the table has the report.
+func (b *Beats) Tell(report string, at time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.report, b.tellFrom = report, at+reportEvery
 }
 
-// samples reports whether there may be something to sample. at is the server's time, which
-// can be set back.
-func (b *beats) samples(at int64) bool {
+// Samples reports whether lanes may have moved. at is the server's time, which can be set back.
+func (b *Beats) Samples(at int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return at >= b.sampleAt || b.sampleAt-at > 2*time.Minute.Microseconds()
 }
 
-// sampled notes when there is something to sample next.
-func (b *beats) sampled(next int64) {
+// Sampled notes when lanes are to be looked at next, by the server's time.
+func (b *Beats) Sampled(next int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sampleAt = next
