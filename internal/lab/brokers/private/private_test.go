@@ -43,7 +43,7 @@ func TestLagOfRabbitMQ(t *testing.T) {
 			const topic, all, held = "lab-lag", 10, 4
 			s := testserver.StartRabbitMQ(t, version)
 			b := private.RabbitMQ(s)
-			if err := b.Make(t.Context(), brokers.Topic{Name: topic, Single: true}); err != nil {
+			if err := b.Make(t.Context(), brokers.Topic{Name: topic}); err != nil {
 				t.Fatal(err)
 			}
 			if err := b.Publish(t.Context(), topic, slices.Repeat([]brokers.Message{{Payload: []byte("x")}}, all)); err != nil {
