@@ -194,22 +194,32 @@ func (r *consumeRun) end() {
 }
 
 // effects returns the number of committed effects, -1 while the database is unreachable.
-func (r *consumeRun) effects(ctx context.Context) (n int) {
+// It also returns whether each key's last version is among them.
+func (r *consumeRun) effects(ctx context.Context) (n int, last bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := r.pool.QueryRow(ctx, "SELECT count(*) FROM effect").Scan(&n); err != nil {
-		return -1
+	var keys int
+	err := r.pool.QueryRow(ctx, "SELECT count(*), count(DISTINCT key) FILTER (WHERE version = $1) FROM effect", r.per).Scan(&n, &keys)
+	if err != nil {
+		return -1, false
 	}
-	return n
+	return n, keys == r.c.Keys
 }
 
-// reach waits until n records have been acknowledged or had an effect.
+// reached returns the number of committed effects and whether it is at least n, or final:
+// under "latest" no effect follows the last version of its key.
+func (r *consumeRun) reached(ctx context.Context, n int) (int, bool) {
+	now, last := r.effects(ctx)
+	return now, now >= n || last && r.c.Order == "latest"
+}
+
+// reach waits until n effects are committed, or until their number is final.
 func (r *consumeRun) reach(ctx context.Context, n int) error {
 	now := 0
-	return waitFor(ctx, 3*time.Minute, func() int { return now }, func() (bool, error) {
+	return waitFor(ctx, 3*time.Minute, func() int { return now }, func() (ok bool, _ error) {
 		r.herd.weigh()
-		now = r.effects(ctx)
-		return now >= n, r.herd.trouble()
+		now, ok = r.reached(ctx, n)
+		return ok, r.herd.trouble()
 	})
 }
 
@@ -273,7 +283,8 @@ func (r *consumeRun) rebalance(ctx context.Context) error {
 	}
 	r.rebalances++
 	defer r.herd.leave(p)
-	return r.reach(ctx, min(max(r.effects(ctx), 0)+max(r.want/100, 20), r.want))
+	now, _ := r.effects(ctx)
+	return r.reach(ctx, min(max(now, 0)+max(r.want/100, 20), r.want))
 }
 
 // freeze suspends a consumer, or the broker, for longer than most timeouts.
@@ -291,13 +302,11 @@ func (r *consumeRun) freeze(ctx context.Context) error {
 	return pause(ctx, lasts)
 }
 
-// drained waits until the broker has no message left. Without order or under
-// "contiguous" every message must have its effect first.
+// drained waits until every message has its effect, under "latest" the last one of each
+// key, and the broker has no message left.
 func (r *consumeRun) drained(ctx context.Context) error {
-	if r.c.Order != "latest" {
-		if err := r.reach(ctx, r.want); err != nil {
-			return err
-		}
+	if err := r.reach(ctx, r.want); err != nil {
+		return err
 	}
 	if r.feed.Lag == nil {
 		return r.quiet(ctx)
@@ -316,7 +325,7 @@ func (r *consumeRun) drained(ctx context.Context) error {
 // quiet waits until no effect has come for longer than a record can be hidden.
 func (r *consumeRun) quiet(ctx context.Context) error {
 	for last, since := -1, time.Now(); time.Since(since) < 3*r.feed.Lease; {
-		if now := r.effects(ctx); now != last {
+		if now, _ := r.effects(ctx); now != last {
 			last, since = now, time.Now()
 		}
 		if err := errors.Join(pause(ctx, 200*time.Millisecond), r.herd.trouble()); err != nil {

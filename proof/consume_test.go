@@ -100,3 +100,36 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestReached requires that a wait for effects ends when no further one can come: under
+// "latest" nobody knows how many effects there will be.
+func TestReached(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), testserver.SharedPostgres(t, "18").Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := makeEffects(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	const all = "('k0', 3), ('k1', 2), ('k1', 3)"
+	for _, tc := range []struct {
+		name, order, effects string
+		n                    int
+		want                 bool
+	}{
+		{"enough", "latest", "('k0', 3), ('k1', 2)", 2, true},
+		{"one key without its last", "latest", "('k0', 1), ('k0', 3), ('k1', 2)", 4, false},
+		{"each key with its last", "latest", all, 4, true},
+		{"messages missing", "any", all, 4, false},
+		{"a gap", "contiguous", all, 4, false},
+	} {
+		if _, err := pool.Exec(t.Context(), "TRUNCATE effect; INSERT INTO effect (key, version, id) SELECT key, version, '' FROM (VALUES "+tc.effects+") v (key, version)"); err != nil {
+			t.Fatal(err)
+		}
+		r := &consumeRun{c: ConsumeConfig{Order: tc.order, Keys: 2}, pool: pool, per: 3}
+		if n, got := r.reached(t.Context(), tc.n); got != tc.want {
+			t.Errorf("%s: %d effects of %d: %v, want %v", tc.name, n, tc.n, got, tc.want)
+		}
+	}
+}

@@ -152,7 +152,8 @@ func (s *session) end(err *amqp.Error) {
 // over reports whether nothing can be published any more.
 func (s *session) over() bool { return s.ch.IsClosed() || s.conn.IsClosed() }
 
-// because returns the reason for the end of a session, as far as known.
+// because returns the reason for the end of a session, as far as known. It wraps the
+// broker's reason alone: a relay logs a reason once, with and without its context.
 func (s *session) because() error {
 	limit := time.NewTimer(endWait)
 	defer limit.Stop()
@@ -165,7 +166,7 @@ func (s *session) because() error {
 	if s.why == nil {
 		return errSessionEnd
 	}
-	return fmt.Errorf("%w: %w", errSessionEnd, s.why)
+	return fmt.Errorf("%s: %w", errSessionEnd, s.why)
 }
 
 // publish sends a message. An error means that it may have been sent.

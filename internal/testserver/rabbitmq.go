@@ -202,6 +202,12 @@ func (r *RabbitMQ) ready(ctx context.Context) error {
 
 // Ctl runs rabbitmqctl on the node: for alarms, users, permissions and vhosts.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
+	_, err := r.Ask(ctx, args...)
+	return err
+}
+
+// Ask runs rabbitmqctl on the node and returns its output.
+func (r *RabbitMQ) Ask(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a second, or minutes on a busy machine
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(r.sbin, "rabbitmqctl"), append([]string{"-n", r.node, "-q"}, args...)...)
@@ -214,7 +220,7 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) error {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return fmt.Errorf("testserver: rabbitmqctl %s: %w\n%s", args[0], err, out.String())
+		return "", fmt.Errorf("testserver: rabbitmqctl %s: %w\n%s", args[0], err, out.String())
 	}
-	return nil
+	return out.String(), nil
 }

@@ -38,8 +38,8 @@ type Broker struct {
 
 	// Publish writes a page of messages and returns when all are acknowledged.
 	Publish func(ctx context.Context, topic string, page []Message) error
-	// Lag returns the number of records that a consumer group has not acknowledged.
-	// Records in flight may be left out. nil: the broker does not know.
+	// Lag returns the number of records that a consumer group has not acknowledged,
+	// including those in flight. nil: the broker does not know.
 	Lag func(ctx context.Context, topic, group string) (int, error)
 	// Committed returns a group's committed offsets by partition; nil if the broker
 	// acknowledges single messages.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -114,6 +116,19 @@ func RabbitMQ(s *testserver.RabbitMQ) *brokers.Broker {
 		// A node that is killed before its register of members reaches the disk starts the
 		// queue as a new one, which has no leader and confirms no message.
 		return s.Ctl(ctx, "eval", "[dets:sync(T) || T <- dets:all()].")
+	}
+	b.Lag = func(ctx context.Context, topic, _ string) (int, error) {
+		// The leader of the queue counts. The figures of list_queues are up to five seconds old.
+		out, err := s.Ask(ctx, "eval", fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
+			{ok, {_, N}, _} = ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1), N.`, topic))
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(out))
+		if err != nil {
+			return 0, fmt.Errorf("private: count the messages of queue %s: rabbitmqctl printed %q", topic, out)
+		}
+		return n, nil
 	}
 	b.Full = func(ctx context.Context, topic string) (func(context.Context) error, error) {
 		err := s.Ctl(ctx, "set_policy", topic, "^"+topic+"$", `{"max-length": 210, "overflow": "reject-publish"}`)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/postrider/postrider/internal/lab/brokers"
 	"github.com/postrider/postrider/internal/lab/brokers/private"
 	"github.com/postrider/postrider/internal/testserver"
@@ -28,6 +30,54 @@ func TestDescriptions(t *testing.T) {
 			}
 			t.Cleanup(b.Close)
 			describes(t, b)
+		})
+	}
+}
+
+// TestLagOfRabbitMQ requires that messages in flight, which no other client sees in the
+// queue, count until they are acknowledged.
+func TestLagOfRabbitMQ(t *testing.T) {
+	for _, version := range testserver.RabbitMQVersions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			const topic, all, held = "lab-lag", 10, 4
+			s := testserver.StartRabbitMQ(t, version)
+			b := private.RabbitMQ(s)
+			if err := b.Make(t.Context(), brokers.Topic{Name: topic}); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Publish(t.Context(), topic, slices.Repeat([]brokers.Message{{Payload: []byte("x")}}, all)); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := amqp.Dial(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			ch, err := conn.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lags := func(when string, want int) {
+				t.Helper()
+				if n, err := b.Lag(t.Context(), topic, ""); err != nil || n != want {
+					t.Errorf("%s: Lag = %d, %v; want %d", when, n, err, want)
+				}
+			}
+			lags("nothing received", all)
+			for range held {
+				if _, ok, err := ch.Get(topic, false); err != nil || !ok {
+					t.Fatalf("Get: %v, %v", ok, err)
+				}
+			}
+			lags("four in flight", all)
+			if err := ch.Ack(held, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := ch.Qos(1, 0, false); err != nil { // answered after the acknowledgement
+				t.Fatal(err)
+			}
+			lags("four acknowledged", all-held)
 		})
 	}
 }
