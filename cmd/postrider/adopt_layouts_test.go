@@ -277,13 +277,13 @@ func TestAdoptRefuses(t *testing.T) {
 		t.Errorf("twice: exit code %d\n%s", got.code, got.err)
 	}
 	// Another command adopts the table between the plan and the work, and in the middle of the work.
-	for _, name := range []string{"before", "meanwhile"} {
+	for _, name := range []string{`"Before"`, `"Meanwhile"`} {
 		if _, err := conn.Exec(t.Context(), `CREATE TABLE `+name+` `+columns+`)`); err != nil {
 			t.Fatal(err)
 		}
 		other := func() { mustCLI(t, "", "adopt", name, "--yes", "--reason", "x", "--store", store) }
 		d, plan := planned(t, store, name)
-		if name == "before" {
+		if name == `"Before"` {
 			other()
 		} else {
 			held, err := conn.Begin(t.Context())

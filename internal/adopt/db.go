@@ -362,7 +362,11 @@ func (t *Table) already() error {
 // overtaken returns an error when another command has adopted the table meanwhile: its trigger copies
 // each new row, and a batch that meets one finds it copied twice, as long as rows come.
 func (d DB) overtaken(ctx context.Context, t *Table) error {
-	now, err := d.Look(ctx, t.Full())
+	name := t.Full()
+	if d.Dialect == Postgres { // which folds a name without quotes
+		name = pgSpeech{}.ident(t.Schema) + "." + pgSpeech{}.ident(t.Name)
+	}
+	now, err := d.Look(ctx, name)
 	if err == nil && now.Adopted != nil && !now.Adopted.Retired {
 		err = t.already()
 	}
