@@ -68,7 +68,7 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 			var seen sync.Map
 			change(e, func(m *postrider.Message) {
 				if _, again := seen.LoadOrStore(m.ID, true); again {
-					m.ID += "-again"
+					m.ID = "ffffffff" + m.ID[8:]
 				}
 			})
 		},

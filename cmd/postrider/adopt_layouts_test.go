@@ -2,16 +2,21 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
+	"github.com/postrider/postrider/internal/adopt"
 	"github.com/postrider/postrider/internal/testserver"
 )
 
@@ -271,6 +276,38 @@ func TestAdoptRefuses(t *testing.T) {
 	if got := cli(t, nil, "", "adopt", "event", "--yes", "--reason", "x", "--store", store); got.code != exit.Usage || !strings.Contains(got.err, "adopted already") {
 		t.Errorf("twice: exit code %d\n%s", got.code, got.err)
 	}
+	// Another command adopts the table between the plan and the work, and in the middle of the work.
+	for _, name := range []string{"before", "meanwhile"} {
+		if _, err := conn.Exec(t.Context(), `CREATE TABLE `+name+` `+columns+`)`); err != nil {
+			t.Fatal(err)
+		}
+		other := func() { mustCLI(t, "", "adopt", name, "--yes", "--reason", "x", "--store", store) }
+		d, plan := planned(t, store, name)
+		if name == "before" {
+			other()
+		} else {
+			held, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := held.Exec(t.Context(), `LOCK TABLE `+name+` IN ROW EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			d.Waiting = func(error) {
+				once.Do(func() {
+					if err := held.Rollback(t.Context()); err != nil {
+						t.Error(err)
+					}
+					other()
+				})
+			}
+		}
+		var refused *adopt.RefusedError
+		if _, err := d.Adopt(t.Context(), plan); !errors.As(err, &refused) || refused.Reason != adopt.Already {
+			t.Errorf("adopted by another command %s: %v", name, err)
+		}
+	}
 	var status struct {
 		Adopted struct{ Actor string }
 		Found   struct{ Pending int }
@@ -281,4 +318,32 @@ func TestAdoptRefuses(t *testing.T) {
 	if got := mustCLI(t, "", "journal", "--store", store); !strings.Contains(got, "adopt") {
 		t.Errorf("the journal has no adoption:\n%s", got)
 	}
+}
+
+// planned plans the adoption of a table.
+func planned(t *testing.T, store, name string) (adopt.DB, *adopt.Plan) {
+	t.Helper()
+	pool, err := sql.Open("pgx", store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	d := adopt.DB{SQL: pool, Dialect: adopt.Postgres, Schema: "postrider", Wait: time.Minute}
+	table, err := d.Look(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := adopt.Propose(table, "", func(column string) ([]string, error) { return d.Words(t.Context(), table, column) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := d.Find(t.Context(), table, &m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := adopt.NewPlan(table, m, found, adopt.Options{Schema: d.Schema, Actor: "second", At: time.Now().UTC().Format(time.RFC3339)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, plan
 }

@@ -297,6 +297,11 @@ func (d DB) Adopt(ctx context.Context, p *Plan) (Adopted, error) {
 		}
 		n, again, err := d.boundary(ctx, p, wait)
 		done.Copied += n
+		if err != nil && ctx.Err() == nil { // of two commands the second finds the first one's trigger
+			if err := d.overtaken(ctx, p.Table); err != nil {
+				return done, err
+			}
+		}
 		switch {
 		case err == nil && !again:
 			done.Done = true
@@ -329,8 +334,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (d DB) ready(ctx context.Context, p *Plan) error {
 	if a := p.Table.Adopted; a != nil && a.Retired && (!p.opts.Mirror || a.InPlace != p.opts.InPlace) {
 		return p.Table.refuse(Already, "run `postrider adopt mirror "+p.Table.Full()+" --once` until nothing is left, then `postrider adopt undo` again; or add --mirror", "the mirror of an earlier adoption has rows to write back")
-	} else if a != nil && !a.Retired {
-		return p.Table.already()
+	} else if err := d.overtaken(ctx, p.Table); err != nil {
+		return err
 	}
 	look := d.readyPostgres
 	if d.Dialect == MySQL {

@@ -49,9 +49,15 @@ type home struct {
 
 const homePrefix = "postrider-"
 
+// inMemory is where Linux has a file system in memory.
+const inMemory = "/dev/shm"
+
 // newHome makes a directory for a server run by user. An empty dir means a temporary
 // directory.
-func newHome(dir string, user *account) (*home, error) {
+func newHome(dir string, user *account) (*home, error) { return newHomeIn(os.TempDir(), dir, user) }
+
+// newHomeIn is newHome with the parent of a temporary directory.
+func newHomeIn(parent, dir string, user *account) (*home, error) {
 	h := &home{path: dir, user: user}
 	if dir != "" {
 		abs, err := filepath.Abs(dir)
@@ -66,7 +72,7 @@ func newHome(dir string, user *account) (*home, error) {
 	}
 
 	sweep()
-	lock, err := newLock()
+	lock, err := newLock(parent)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +94,27 @@ func homeOf(dir string, users ...string) (*home, error) {
 	return newHome(dir, user)
 }
 
+// tableHome is homeOf for a database. Tests make and drop tables by the thousand, for which a
+// file system on a disk searches long: ext4 passes over each inode that was freed in the last
+// seconds. So a temporary database is in memory where there is room, unless it is to wait for
+// a disk or TMPDIR says where to put it.
+func tableHome(dir string, o options, users ...string) (*home, error) {
+	user, err := lookupAccount(users...)
+	if err != nil {
+		return nil, err
+	}
+	parent := os.TempDir()
+	if !o.durable && !o.throughput && os.Getenv("TMPDIR") == "" && roomInMemory() {
+		parent = inMemory
+	}
+	return newHomeIn(parent, dir, user)
+}
+
 // newLock makes and locks a file. If another process locks it between the two steps,
 // newLock tries another name.
-func newLock() (*os.File, error) {
+func newLock(parent string) (*os.File, error) {
 	for {
-		lock, err := os.CreateTemp("", homePrefix+"*.lock")
+		lock, err := os.CreateTemp(parent, homePrefix+"*.lock")
 		if err != nil {
 			return nil, fmt.Errorf("testserver: %w", err)
 		}
@@ -159,9 +181,10 @@ func sweep() {
 	if !canLock {
 		return
 	}
-	locks, err := filepath.Glob(filepath.Join(os.TempDir(), homePrefix+"*.lock"))
-	if err != nil {
-		return
+	var locks []string
+	for _, parent := range []string{os.TempDir(), inMemory} {
+		some, _ := filepath.Glob(filepath.Join(parent, homePrefix+"*.lock")) // the pattern is good
+		locks = append(locks, some...)
 	}
 	for _, name := range locks {
 		f, err := os.OpenFile(name, os.O_RDWR, 0)

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // KafkaVersion is the version of the broker that "make servers" installs.
@@ -210,7 +212,7 @@ func (k *Kafka) ready(ctx context.Context) error {
 
 // kafkaCall sends one request and returns the body of the reply.
 func kafkaCall(ctx context.Context, address string, key, version uint16, body []byte) ([]byte, error) {
-	conn, err := dial(ctx, address)
+	conn, err := wire.Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +232,7 @@ func kafkaCall(ctx context.Context, address string, key, version uint16, body []
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size < 4 || size > 1<<20 || binary.BigEndian.Uint32(head[4:]) != 1 {
-		return nil, fmt.Errorf("%w: reply of %d bytes", errProtocol, size)
+		return nil, fmt.Errorf("%w: reply of %d bytes", wire.ErrProtocol, size)
 	}
 	answer := make([]byte, size-4)
 	_, err = io.ReadFull(conn, answer)

@@ -117,12 +117,13 @@ func LaunchMySQL(ctx context.Context, version, dir string, opts ...Option) (*MyS
 	if err != nil {
 		return nil, err
 	}
-	h, err := homeOf(dir, "mysql", "nobody")
+	o := apply(opts)
+	h, err := tableHome(dir, o, "mysql", "nobody")
 	if err != nil {
 		return nil, err
 	}
 	m := &MySQL{Version: version, Dir: h.path, tree: tree}
-	if err := m.launch(ctx, h, apply(opts)); err != nil {
+	if err := m.launch(ctx, h, o); err != nil {
 		h.remove()
 		return nil, err
 	}

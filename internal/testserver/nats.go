@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // NATSVersion is the version of the server that "make servers" installs.
@@ -116,7 +118,7 @@ func (n *NATS) ready(ctx context.Context) error {
 		return err
 	}
 
-	conn, err := dial(ctx, n.addr)
+	conn, err := wire.Dial(ctx, n.addr)
 	if err != nil {
 		return err
 	}
@@ -130,7 +132,7 @@ func (n *NATS) ready(ctx context.Context) error {
 		Name string `json:"server_name"`
 	}
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil {
-		return fmt.Errorf("%w: %q: %w", errProtocol, line, err)
+		return fmt.Errorf("%w: %q: %w", wire.ErrProtocol, line, err)
 	}
 	if info.Name != n.name {
 		return fmt.Errorf("%s belongs to another server, %q", n.addr, info.Name)
@@ -145,7 +147,7 @@ func (n *NATS) ready(ctx context.Context) error {
 		case strings.HasPrefix(line, "PONG"):
 			return nil
 		case strings.HasPrefix(line, "-ERR"):
-			return fmt.Errorf("%w: %q", errProtocol, line)
+			return fmt.Errorf("%w: %q", wire.ErrProtocol, line)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // Patroni is the directory in CacheDir that holds Patroni and etcd.
@@ -275,7 +277,7 @@ func (m *Member) Alive() bool {
 
 // Query runs SQL on this node, whatever its role.
 func (m *Member) Query(ctx context.Context, sql string) ([][]string, error) {
-	return pgQuery(ctx, addr(m.Port), "postgres", "postgres", sql)
+	return wire.Postgres(ctx, addr(m.Port), "postgres", "postgres", sql)
 }
 
 // Leads reports whether the node takes writes and has the leader's lock.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // PgBouncer is a running pooler in front of one PostgreSQL server.
@@ -71,7 +73,7 @@ func launchPgBouncer(ctx context.Context, version, mode string, server *Postgres
 		name: "PgBouncer " + version, argv: append(argv, filepath.Join(h.path, "pgbouncer.ini")), dir: h.path, env: h.env(),
 		stop: syscall.SIGINT, deathSig: syscall.SIGKILL,
 		ready: func(ctx context.Context) error {
-			_, err := pgQuery(ctx, addr(b.Port), "postgres", "postgres", "select 1")
+			_, err := wire.Postgres(ctx, addr(b.Port), "postgres", "postgres", "select 1")
 			return err
 		},
 	}}

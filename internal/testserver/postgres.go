@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // Postgres is a running PostgreSQL server with one superuser, postgres, who
@@ -89,12 +90,13 @@ func LaunchPostgres(ctx context.Context, version, dir string, opts ...PGOption) 
 	if err != nil {
 		return nil, err
 	}
-	h, err := homeOf(dir, "postgres", "nobody")
+	o := apply(opts)
+	h, err := tableHome(dir, o, "postgres", "nobody")
 	if err != nil {
 		return nil, err
 	}
 	p := &Postgres{Version: version, Dir: h.path}
-	if err := p.launch(ctx, h, bin, apply(opts)); err != nil {
+	if err := p.launch(ctx, h, bin, o); err != nil {
 		h.remove()
 		return nil, err
 	}
@@ -233,11 +235,9 @@ func (p *Postgres) Database(tb TB) string {
 // Query runs SQL in the simple protocol and returns the rows as text, NULL as
 // the empty string: enough to prepare a test without a driver.
 func (p *Postgres) Query(ctx context.Context, database, sql string) ([][]string, error) {
-	rows, err := pgQuery(ctx, addr(p.Port), "postgres", database, sql)
+	rows, err := wire.Postgres(ctx, addr(p.Port), "postgres", database, sql)
 	if err != nil {
 		return nil, fmt.Errorf("testserver: PostgreSQL %s: %w", p.Version, err)
 	}
 	return rows, nil
 }
-
-var errProtocol = errors.New("protocol error")

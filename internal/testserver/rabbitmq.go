@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // RabbitMQ is a running single-node broker for AMQP 0-9-1, with the user guest and the
@@ -171,7 +173,7 @@ func rabbitEnv(h *home, tree, node string, dist, epmd int) []string {
 // ready succeeds once this node opens a conversation. A node listens only when its
 // other parts have started. Another node on the same port is an error.
 func (r *RabbitMQ) ready(ctx context.Context) error {
-	conn, err := dial(ctx, r.Addr)
+	conn, err := wire.Dial(ctx, r.Addr)
 	if err != nil {
 		return err
 	}
@@ -185,7 +187,7 @@ func (r *RabbitMQ) ready(ctx context.Context) error {
 	}
 	size := binary.BigEndian.Uint32(head[3:])
 	if head[0] != 1 || size > 1<<16 {
-		return fmt.Errorf("%w: no method frame", errProtocol)
+		return fmt.Errorf("%w: no method frame", wire.ErrProtocol)
 	}
 	start := make([]byte, size)
 	if _, err := io.ReadFull(conn, start); err != nil {

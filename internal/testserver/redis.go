@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/testserver/wire"
 )
 
 // Redis is a running Redis or Valkey with an append-only file, without a
@@ -148,7 +150,7 @@ func fsync(durable bool) string {
 
 // ready succeeds once the server answers a PING or requires a password.
 func (r *Redis) ready(ctx context.Context) error {
-	conn, err := dial(ctx, r.Addr)
+	conn, err := wire.Dial(ctx, r.Addr)
 	if err != nil {
 		return err
 	}
@@ -159,7 +161,7 @@ func (r *Redis) ready(ctx context.Context) error {
 	if r.TLSAddr == "" {
 		return nil
 	}
-	if conn, err = dial(ctx, r.TLSAddr); err != nil {
+	if conn, err = wire.Dial(ctx, r.TLSAddr); err != nil {
 		return err
 	}
 	defer conn.Close()
@@ -177,7 +179,7 @@ func ping(conn net.Conn) error {
 	if strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-NOAUTH") {
 		return nil
 	}
-	return fmt.Errorf("%w: %q", errProtocol, line)
+	return fmt.Errorf("%w: %q", wire.ErrProtocol, line)
 }
 
 // CLI runs the version's own redis-cli on the server and returns what it prints.

@@ -20,6 +20,24 @@ func sysProcAttr(user *account, deathSig syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
+// roomInMemory reports whether inMemory is a file system in memory, and neither it nor the
+// machine is short of room for some databases.
+func roomInMemory() bool {
+	const tmpfs, room = 0x01021994, 6 << 30
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(inMemory, &fs); err != nil || fs.Type != tmpfs || int64(fs.Bavail)*fs.Bsize < room {
+		return false
+	}
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), "MemAvailable:")
+	var kib int64
+	_, err = fmt.Sscan(rest, &kib)
+	return err == nil && kib<<10 >= room
+}
+
 func tryLock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }

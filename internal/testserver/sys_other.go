@@ -17,6 +17,8 @@ var errLinuxOnly = errors.New("testserver: only on Linux")
 
 func sysProcAttr(*account, syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
+func roomInMemory() bool { return false }
+
 func tryLock(*os.File) error { return nil }
 
 func suspend(int) error { return errLinuxOnly }

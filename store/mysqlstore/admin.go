@@ -153,6 +153,14 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 	if err != nil {
 		return err
 	}
+	above := map[store.Lane]int64{}
+	for lane, p := range positions {
+		above[lane] = p.At
+	}
+	behind, err := db.Behind(ctx, q, above)
+	if err != nil {
+		return err
+	}
 	for i := range st.Lanes {
 		l := &st.Lanes[i]
 		p := positions[l.Lane]
@@ -176,8 +184,10 @@ func (s *Store) laneCounts(ctx context.Context, q db.Querier, at int64, st *ops.
 			open = open[n:]
 		}
 		inHoles := seen
-		if err := count(fmt.Sprintf("seq > %d", p.At)); err != nil {
-			return err
+		if behind[l.Lane] {
+			if err := count(fmt.Sprintf("seq > %d", p.At)); err != nil {
+				return err
+			}
 		}
 		edge := time.Duration(0)
 		if l.Behind == 0 && seen >= limit {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,8 +25,8 @@ func questions(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// A relay whose outbox is empty calls Wait again and again. The pause between two looks
-// lasts from call to call; news shorten it.
+// A relay whose outbox is empty reads and calls Wait in turns. The pause between two looks
+// lasts from call to call, until only reads look; news shorten it.
 func TestAnIdleOutboxIsAskedSeldom(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, testLanes)
@@ -36,15 +37,15 @@ func TestAnIdleOutboxIsAskedSeldom(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		wait() // looks after 0, 1, 3, 7, 15 and 31 ms
-		before := questions(t, db)
-		const calls = 10
-		for range calls {
+		for s.pause(false) < pollLast { // looks after 0, 1, 3, 7, 15 and 31 ms, and once more
 			wait()
 		}
-		// Every 20 ms, and once for the status.
-		if n, most := questions(t, db)-before, 2*calls+1; n > most {
-			t.Errorf("%d statements in %d calls of an idle outbox, want at most %d", n, calls, most)
+		before := questions(t, db)
+		for range 10 {
+			wait()
+		}
+		if n := questions(t, db) - before - 1; n > 0 { // one for the status
+			t.Errorf("Wait sent %d statements to an idle outbox, and the reads between look anyway", n)
 		}
 		if got := s.pause(false); got != pollLast {
 			t.Errorf("idle for long, the next pause is %v, want %v", got, pollLast)
@@ -60,6 +61,61 @@ func TestAnIdleOutboxIsAskedSeldom(t *testing.T) {
 		if got := s.pause(false); got != pollFirst {
 			t.Errorf("after news the next pause is %v, want %v", got, pollFirst)
 		}
+	})
+}
+
+// A relay has one or two heartbeats a second, each of statements one by one.
+func TestAHeartbeatHasFewStatements(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 64)
+		db.SetMaxOpenConns(1)
+		s := New(db, nil)
+		beat := func(trouble ...string) int {
+			t.Helper()
+			before := questions(t, db)
+			req := store.LeaseRequest{BootID: "a", Instance: "a", TTL: time.Hour, Report: store.Report{Trouble: trouble}}
+			if _, err := s.Lease(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			return questions(t, db) - before - 1
+		}
+		beat()
+		const most = 16
+		if n := beat(); n > most {
+			t.Errorf("a heartbeat without news has %d statements, want at most %d", n, most)
+		}
+		if n := beat("of the relay"); n > most+1 {
+			t.Errorf("a heartbeat with a report has %d statements, want at most %d", n, most+1)
+		}
+		var trouble string
+		if err := db.QueryRowContext(t.Context(), `SELECT trouble FROM postrider_report WHERE boot_id = 'a'`).Scan(&trouble); err != nil || !strings.Contains(trouble, "of the relay") {
+			t.Errorf("the report says %q, %v", trouble, err)
+		}
+	})
+}
+
+// The figures over time ask for the status every ten seconds, also of an outbox of many lanes.
+func TestAStatusHasFewStatements(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 64)
+		db.SetMaxOpenConns(1)
+		s := New(db, nil)
+		ask := func(pending int64, most int) {
+			t.Helper()
+			before := questions(t, db)
+			st, err := s.Office().Admin.Status(t.Context())
+			if err != nil || st.Pending != pending {
+				t.Errorf("%d pending, %v; want %d", st.Pending, err, pending)
+			}
+			if n := questions(t, db) - before - 1; n > most {
+				t.Errorf("a status has %d statements, want at most %d", n, most)
+			}
+		}
+		ask(0, 24)
+		if _, err := db.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		ask(1, 26)
 	})
 }
 

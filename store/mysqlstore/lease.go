@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -15,12 +16,6 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 	"github.com/postrider/postrider/store/ops"
 )
-
-// forgotten is how long the row of an instance that died is kept for Status.
-const forgotten = time.Hour
-
-// remembered is how long an executed act is kept for who asked for it.
-const remembered = 7 * 24 * time.Hour
 
 // Lease implements store.Store. Each of its statements is a transaction of its own: a
 // process that is stopped between two of them holds no lock. Lanes are taken by comparing
@@ -41,6 +36,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.identity, s.here = g.Identity, here
 	s.mu.Unlock()
 	if changed {
+		s.beats.Forget()
 		db.DiscardIdle(ctx, s.box.DB)
 	}
 	return g, nil
@@ -65,16 +61,12 @@ func (s *Store) leaseOnOne(ctx context.Context, req store.LeaseRequest) (g store
 }
 
 func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) (here string, err error) {
-	have, err := s.box.SchemaVersion(ctx, q)
+	have, at, err := s.box.VersionAt(ctx, q)
 	if err != nil {
 		return here, err
 	}
 	if have != Version {
 		return "", &store.SchemaError{Schema: "postrider", Have: have, Want: Version}
-	}
-	at, err := s.box.Clock(ctx, q)
-	if err != nil {
-		return here, err
 	}
 	g.Now = time.UnixMicro(at)
 	if err := sessions.SeesAll(ctx, q); err != nil {
@@ -114,14 +106,24 @@ func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.G
 	if err != nil {
 		return "", err
 	}
-	const jitter = 2_000_000 // the server counts its time in seconds
+	const (
+		jitter = 2_000_000 // the server counts its time in seconds
+		other  = `(server <> ? OR ABS(started - ?) > ?)`
+	)
+	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
+	var new bool
+	look := func() error {
+		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &new)
+	}
+	if err := look(); err != nil || !new {
+		return here, err
+	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?
-		WHERE one = 1 AND (server <> ? OR ABS(started - ?) > ?)`, srv.id, srv.started, srv.id, srv.started, jitter)
+		WHERE one = 1 AND `+other, srv.id, srv.started, srv.id, srv.started, jitter)
 	if err != nil {
 		return "", err
 	}
-	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
-	return here, q.QueryRowContext(ctx, `SELECT `+here+`, lanes FROM postrider_info`).Scan(&g.Identity, &g.Total)
+	return here, look()
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -150,25 +152,13 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 	if err := s.report(ctx, q, req); err != nil {
 		return err
 	}
-	// By primary key: a range of times would lock the rows of those who live.
-	dead, err := db.List[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, pipe, at-forgotten.Microseconds())
-	if err != nil {
-		return err
+	if !s.beats.Tidies(s.elapsed()) {
+		return nil
 	}
-	for _, boot := range dead {
-		if err := s.forget(ctx, q, boot); err != nil {
-			return err
-		}
-	}
-	old, err := db.List[int64](ctx, q, `SELECT id FROM postrider_act WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500`, pipe, at-remembered.Microseconds())
-	if err != nil || len(old) == 0 {
-		return err
-	}
-	_, err = q.ExecContext(ctx, `DELETE FROM postrider_act WHERE id IN (`+db.Numbers(old)+`)`)
-	return err
+	return housekeeping.Sweep(ctx, s.box, q, at)
 }
 
-// report stores what an instance tells of itself.
+// report stores what an instance tells of itself, if it is new.
 func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	trouble, err := json.Marshal(append([]string{}, req.Report.Trouble...))
 	if err != nil {
@@ -178,20 +168,17 @@ func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest
 	if err != nil {
 		return err
 	}
+	text := fmt.Sprintf("%s %v %s %s", req.BootID, req.Report.Reach, trouble, held)
+	if s.beats.Told(text, s.elapsed()) {
+		return nil
+	}
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_report (pipe, boot_id, reach, trouble, held) VALUES (?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE reach = VALUES(reach), trouble = VALUES(trouble), held = VALUES(held)`,
 		s.box.Pipe, req.BootID, req.Report.Reach, string(trouble), string(held))
-	return err
-}
-
-// forget removes an instance and its report.
-func (s *Store) forget(ctx context.Context, q db.Querier, boot string) error {
-	for _, table := range []string{"postrider_report", "postrider_relay"} {
-		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, s.box.Pipe, boot); err != nil {
-			return err
-		}
+	if err == nil {
+		s.beats.Tell(text, s.elapsed())
 	}
-	return nil
+	return err
 }
 
 // orders reads what people have set for the whole pipe.
@@ -207,12 +194,20 @@ func (s *Store) orders(ctx context.Context, q db.Querier, at int64, g *store.Gra
 	if g.Stopped, err = operations.Stopped(ctx, s.box, q); err != nil {
 		return err
 	}
-	return housekeeping.Sample(ctx, s.box, q, at)
+	if !s.beats.Samples(at) {
+		return nil
+	}
+	next, err := housekeeping.Sample(ctx, s.box, q, at)
+	if err == nil {
+		s.beats.Sampled(next)
+	}
+	return err
 }
 
 // giveBack frees the lanes that the request names, or all.
 func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
 	if req.Leave {
+		s.beats.Forget()
 		return db.Again(ctx, func() error {
 			mine, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 			if err != nil {
@@ -222,7 +217,7 @@ func (s *Store) giveBack(ctx context.Context, q db.Querier, req store.LeaseReque
 				s.box.Pipe, req.BootID); err != nil {
 				return err
 			}
-			err = s.forget(ctx, q, req.BootID)
+			err = housekeeping.Forget(ctx, s.box, q, req.BootID)
 			return err
 		})
 	}

@@ -38,12 +38,10 @@ func (s *Store) counter(ctx context.Context, q db.Querier) (next int64, err erro
 // setBack reports whether numbers began again below a position, and the highest number that
 // any pipe has passed.
 func (s *Store) setBack(ctx context.Context, q db.Querier) (top int64, is bool, err error) {
-	err = q.QueryRowContext(ctx, `SELECT n FROM postrider_alarm WHERE pipe = '' AND kind = ?`, alarmReset).Scan(&top)
-	if err == nil || !errors.Is(err, sql.ErrNoRows) {
-		return top, err == nil, err
-	}
-	if err := q.QueryRowContext(ctx, `SELECT COALESCE(MAX(pos), 0) FROM postrider_progress`).Scan(&top); err != nil {
-		return 0, false, err
+	var noted sql.NullInt64
+	err = q.QueryRowContext(ctx, `SELECT (SELECT n FROM postrider_alarm WHERE pipe = '' AND kind = ?), COALESCE(MAX(pos), 0) FROM postrider_progress`, alarmReset).Scan(&noted, &top)
+	if err != nil || noted.Valid {
+		return noted.Int64, noted.Valid, err
 	}
 	next, err := s.counter(ctx, q)
 	return top, err == nil && next <= top, err

@@ -37,6 +37,14 @@ func (o *owner) lease() {
 	o.g = lease(o.T, o.s, o.boot)
 }
 
+// minute lets a minute end for the times of settlements, and leases.
+func (o *owner) minute() {
+	o.Helper()
+	o.exec(`UPDATE postrider_times SET at = at - 60000000`)
+	o.s.beats.Forget()
+	o.lease()
+}
+
 func (o *owner) exec(query string, args ...any) {
 	o.Helper()
 	if _, err := o.db.ExecContext(o.Context(), query, args...); err != nil {

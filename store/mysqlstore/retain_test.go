@@ -85,7 +85,7 @@ func TestRetentionCountsFromTheSettlement(t *testing.T) {
 		o.put("", "a", "b", "c")
 		o.step()
 		o.exec(`DELETE FROM postrider_times`)
-		o.lease() // takes a sample
+		o.minute() // takes a sample
 		o.put("", "d")
 		o.step()
 		hour := ops.PruneRequest{OlderThan: time.Hour}

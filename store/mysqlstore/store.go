@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
+	"github.com/postrider/postrider/store/mysqlstore/internal/beats"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
@@ -32,7 +33,7 @@ const (
 	defaultCountLimit = 2_000
 	// Wait looks for new rows this often: at first, and at the most.
 	pollFirst = time.Millisecond
-	pollLast  = 20 * time.Millisecond
+	pollLast  = 50 * time.Millisecond
 )
 
 // Options are the settings of a Store. The zero value of every field is its default.
@@ -54,6 +55,7 @@ type Store struct {
 	here     string        // the SQL of the identity where it was leased
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
+	beats    beats.Beats
 	portion  portion.Portion
 
 	pauseNext time.Duration // of Wait

@@ -88,21 +88,16 @@ func TestWhenItWasSent(t *testing.T) {
 			}
 			return at
 		}
-		minute := func() {
-			t.Helper()
-			o.exec(`UPDATE postrider_times SET at = at - 60000000`) // it is over
-			o.lease()
-		}
 		o.put("k", "a")
 		o.step()
 		if at := sent("a"); at.Valid {
 			t.Errorf("a was sent at %d, but no minute is noted", at.Int64)
 		}
 		o.exec(`UPDATE postrider_progress SET settled_at = settled_at - 3600000000`) // and the relay was away
-		minute()
+		o.minute()
 		o.put("k", "b")
 		o.step()
-		minute()
+		o.minute()
 		a, b := sent("a"), sent("b")
 		if settled := o.count(`SELECT settled_at FROM postrider_progress`); b.Int64 != settled || !a.Valid || settled-a.Int64 < 3_590_000_000 {
 			t.Errorf("a was sent at %v, b at %v, the lane was settled at %d", a, b, settled)
@@ -116,14 +111,14 @@ func TestWhenItWasSent(t *testing.T) {
 		}
 		o.put("k", "above")
 		o.step()
-		minute()
+		o.minute()
 		if err := late.Commit(); err != nil {
 			t.Fatal(err)
 		}
 		want(t, "the late one", o.step(), "late")
 		o.put("k", "next")
 		o.step()
-		minute()
+		o.minute()
 		for name, there := range map[string]bool{"a": true, "b": true, "late": false, "above": false, "next": true} {
 			if at := sent(name); at.Valid != there {
 				t.Errorf("%s was sent at %v, and a time is wanted: %v", name, at, there)
@@ -142,7 +137,7 @@ func TestWhenItWasSent(t *testing.T) {
 		o.put("k", "before the upgrade")
 		o.step()
 		o.exec(`DELETE FROM postrider_times`)
-		minute()
+		o.minute()
 		if at := sent("before the upgrade"); at.Valid {
 			t.Errorf("a message that was sent before the first minute has a time: %v", at)
 		}

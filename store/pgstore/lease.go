@@ -179,7 +179,11 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
-	if err := s.views(ctx, req, &a); err != nil && ctx.Err() == nil {
+	settled, err := s.settledSince(ctx, req, &a)
+	if err != nil { // lanes in the caller's hands would seem to be new to it
+		return g, err
+	}
+	if err := s.views(ctx, req, settled, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
 	s.setIdentity(a.identity)
@@ -221,7 +225,10 @@ const viewPage = 8
 // grant, and follow with the next one. It begins with one lane: with hundreds of thousands
 // of parked records in each of eight, a slow database takes longer than a lease,
 // and lanes whose views are never read in time would have no owner.
-func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
+//
+// Whatever fails, no lane is granted without its view: who knows no captured key sends
+// what waits behind one.
+func (s *Store) views(ctx context.Context, req store.LeaseRequest, settled map[store.Lane]bool, a *leaseAnswer) (err error) {
 	if req.ActsOnly {
 		for i := range a.grants {
 			a.grants[i].Known = true
@@ -229,10 +236,6 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 		return nil
 	}
 	var ids []int16
-	settled, err := s.settledSince(ctx, req, a)
-	if err != nil {
-		return err
-	}
 	for i := range a.grants {
 		l := &a.grants[i]
 		epoch, ok := req.Known[l.Lane]
@@ -274,6 +277,9 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, a *leaseAnswe
 // caller. Their views need not be read: in a partial outage
 // that would take longer than a lease.
 func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) (map[store.Lane]bool, error) {
+	if req.ActsOnly {
+		return nil, nil
+	}
 	var lanes []int16
 	var epochs []int64
 	for i := range a.grants {

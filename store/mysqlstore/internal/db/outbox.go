@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/postrider/postrider/store"
@@ -55,11 +57,17 @@ func (o *Outbox) Transact(ctx context.Context, what string, fn func(tx *sql.Tx) 
 
 // SchemaVersion is the version of the schema, 0 without one.
 func (o *Outbox) SchemaVersion(ctx context.Context, q Querier) (n int, err error) {
-	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(version), 0) FROM postrider_migration`).Scan(&n)
+	n, _, err = o.VersionAt(ctx, q)
+	return n, err
+}
+
+// VersionAt is the version of the schema, 0 without one, and the server's time.
+func (o *Outbox) VersionAt(ctx context.Context, q Querier) (n int, us int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT COALESCE(MAX(version), 0), `+Now+` FROM postrider_migration`).Scan(&n, &us)
 	if NoTable(err) {
-		return 0, nil
+		return 0, 0, nil
 	}
-	return n, o.Wrap("read the schema version", err)
+	return n, us, o.Wrap("read the schema version", err)
 }
 
 // Knows fails with an error that matches store.ErrNoPipe where the pipe does not exist; fix
@@ -98,6 +106,26 @@ func (o *Outbox) Positions(ctx context.Context, q Querier, lanes []store.Lane, s
 	for _, lane := range lanes {
 		if _, ok := found[lane]; !ok {
 			return nil, fmt.Errorf("lane %d does not exist", lane)
+		}
+	}
+	return found, nil
+}
+
+// Behind returns which of some lanes have rows above a number each.
+func Behind(ctx context.Context, q Querier, above map[store.Lane]int64) (map[store.Lane]bool, error) {
+	const atOnce = 64
+	found := map[store.Lane]bool{}
+	for few := range slices.Chunk(slices.Sorted(maps.Keys(above)), atOnce) {
+		parts := make([]string, 0, atOnce)
+		for _, lane := range few {
+			parts = append(parts, fmt.Sprintf(`(SELECT lane FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = %d AND seq > %d LIMIT 1)`, lane, above[lane]))
+		}
+		some, err := List[store.Lane](ctx, q, strings.Join(parts, " UNION ALL "))
+		if err != nil {
+			return nil, err
+		}
+		for _, lane := range some {
+			found[lane] = true
 		}
 	}
 	return found, nil

@@ -552,11 +552,19 @@ func (p *pruning) held(ctx context.Context) error {
 	}
 	h := &p.out.Held
 	for _, pipe := range pipes {
-		total := int64(0)
+		above := map[store.Lane]int64{}
 		for lane, settled := range pipe.settled {
+			above[lane] = settled.At
+		}
+		behind, err := db.Behind(ctx, p.q, above)
+		if err != nil {
+			return err
+		}
+		total := int64(0)
+		for lane := range behind {
 			var n int64
 			err := p.q.QueryRowContext(ctx, `SELECT COUNT(*) FROM (SELECT 1 FROM postrider_outbox FORCE INDEX (lane_seq) WHERE lane = ? AND seq > ? LIMIT ?) AS x`,
-				lane, settled.At, max(heldLimit, p.req.HoldRows+1)).Scan(&n)
+				lane, above[lane], max(heldLimit, p.req.HoldRows+1)).Scan(&n)
 			if err != nil {
 				return err
 			}

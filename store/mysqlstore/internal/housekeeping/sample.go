@@ -15,23 +15,26 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
+// unmoved is how long lanes that have not moved in a minute are not looked at again.
+const unmoved = 5 * time.Second
+
 // Sample notes where all lanes of the pipe stand, once a minute and only if one of them has
-// moved. at is the server's time.
-func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
+// moved. at is the server's time, and next is when there is something to do again.
+func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) (next int64, err error) {
 	var last int64
 	var before db.Times
 	// A row that lies ahead was written before the clock was set back.
-	err := q.QueryRowContext(ctx, `SELECT at, high, lanes FROM postrider_times WHERE pipe = ? AND at <= ? ORDER BY at DESC LIMIT 1`, o.Pipe, at).Scan(&last, &before.High, &before.Lanes)
+	err = q.QueryRowContext(ctx, `SELECT at, high, lanes FROM postrider_times WHERE pipe = ? AND at <= ? ORDER BY at DESC LIMIT 1`, o.Pipe, at).Scan(&last, &before.High, &before.Lanes)
 	first := errors.Is(err, sql.ErrNoRows)
 	if err != nil && !first {
-		return err
+		return 0, err
 	}
-	if !first && at-last < time.Minute.Microseconds() {
-		return nil
+	if next = last + time.Minute.Microseconds(); !first && at < next {
+		return next, nil
 	}
 	lanes, err := lanesOf(ctx, q, o.Pipe)
 	if err != nil || len(lanes) == 0 {
-		return err
+		return 0, err
 	}
 	stands := make([]db.Stand, 1+slices.Max(slices.Collect(maps.Keys(lanes))))
 	var sent int64
@@ -43,12 +46,12 @@ func Sample(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
 	}
 	now, low, moved := before.Next(stands)
 	if !moved && !first {
-		return nil
+		return at + unmoved.Microseconds(), nil
 	}
 	// Its time is that of before the positions were read, or later.
 	_, err = q.ExecContext(ctx, `INSERT INTO postrider_times (pipe, at, sent, high, low, lanes) VALUES (?, `+db.Now+`, ?, ?, ?, ?) ON DUPLICATE KEY UPDATE postrider_times.at = postrider_times.at`,
 		o.Pipe, sent, now.High, low, now.Lanes)
-	return err
+	return at + time.Minute.Microseconds(), err
 }
 
 // standing is where a pipe stands in a lane, and when the lane was settled last.

@@ -17,7 +17,41 @@ const (
 	journalKept = 400 * 24 * time.Hour
 	samplesKept = 400 * 24 * time.Hour
 	tidyBatch   = 10_000 // rows of one statement
+
+	// deadKept is how long the row of an instance that died is kept for Status.
+	deadKept = time.Hour
 )
+
+// Sweep removes instances that died long ago, and some acts that were executed long ago. at is
+// the server's time.
+func Sweep(ctx context.Context, o *db.Outbox, q db.Querier, at int64) error {
+	// By primary key: a range of times would lock the rows of those who live.
+	dead, err := db.List[string](ctx, q, `SELECT boot_id FROM postrider_relay WHERE pipe = ? AND alive_until <= ?`, o.Pipe, at-deadKept.Microseconds())
+	if err != nil {
+		return err
+	}
+	for _, boot := range dead {
+		if err := Forget(ctx, o, q, boot); err != nil {
+			return err
+		}
+	}
+	old, err := db.List[int64](ctx, q, `SELECT id FROM postrider_act WHERE pipe = ? AND done_at < ? ORDER BY id LIMIT 500`, o.Pipe, at-actsKept.Microseconds())
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	_, err = q.ExecContext(ctx, `DELETE FROM postrider_act WHERE id IN (`+db.Numbers(old)+`)`)
+	return err
+}
+
+// Forget removes an instance and its report.
+func Forget(ctx context.Context, o *db.Outbox, q db.Querier, boot string) error {
+	for _, table := range []string{"postrider_report", "postrider_relay"} {
+		if _, err := q.ExecContext(ctx, `DELETE FROM `+table+` WHERE pipe = ? AND boot_id = ?`, o.Pipe, boot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Tidy implements ops.Retainer. Relays and acts are also tidied by each heartbeat, and
 // there is one row of progress for each lane of a pipe.

@@ -107,20 +107,20 @@ func TooMany(ctx context.Context, q db.Querier, open holes.Set, soon time.Durati
 // SeesAll reports whether the user may see the statements of all sessions: without the
 // privilege the server shows only the user's own, without an error.
 func SeesAll(ctx context.Context, q db.Querier) error {
-	var user string
-	if err := q.QueryRowContext(ctx, `SELECT CURRENT_USER()`).Scan(&user); err != nil {
-		return err
-	}
 	// The table needs PROCESS, of the user or of a role that is active. Without it, it is empty
 	// on MariaDB.
 	var may bool
 	err := q.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM information_schema.INNODB_CMP)`).Scan(&may)
-	if db.Code(err) == db.ErrNeedsPrivilege || err == nil && !may {
-		name, host, _ := strings.Cut(user, "@")
-		err = &store.UnusableError{
-			What: "user " + user + " lacks the privilege PROCESS, without which running statements of other sessions are invisible",
-			Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
-		}
+	if may || err != nil && db.Code(err) != db.ErrNeedsPrivilege {
+		return err
 	}
-	return err
+	var user string
+	if err := q.QueryRowContext(ctx, `SELECT CURRENT_USER()`).Scan(&user); err != nil {
+		return err
+	}
+	name, host, _ := strings.Cut(user, "@")
+	return &store.UnusableError{
+		What: "user " + user + " lacks the privilege PROCESS, without which running statements of other sessions are invisible",
+		Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
+	}
 }

@@ -1,4 +1,5 @@
-package testserver
+// Package wire talks to private servers, for tests, without a driver.
+package wire
 
 import (
 	"bufio"
@@ -12,10 +13,13 @@ import (
 	"time"
 )
 
-// pgQuery opens a connection, runs one simple query and closes. It implements just
+// ErrProtocol is returned when a server does not speak the protocol.
+var ErrProtocol = errors.New("protocol error")
+
+// Postgres opens a connection, runs one simple query and closes. It implements just
 // enough of the protocol for a server that needs no password.
-func pgQuery(ctx context.Context, address, user, database, sql string) ([][]string, error) {
-	conn, err := dial(ctx, address)
+func Postgres(ctx context.Context, address, user, database, sql string) ([][]string, error) {
+	conn, err := Dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -25,25 +29,25 @@ func pgQuery(ctx context.Context, address, user, database, sql string) ([][]stri
 	for _, s := range []string{"user", user, "database", database, "application_name", "testserver", ""} {
 		startup = append(append(startup, s...), 0)
 	}
-	if err := pgSend(conn, 0, startup); err != nil {
+	if err := send(conn, 0, startup); err != nil {
 		return nil, err
 	}
 	r := bufio.NewReader(conn)
-	if _, err := pgUntilReady(r); err != nil {
+	if _, err := untilReady(r); err != nil {
 		return nil, err
 	}
-	if err := pgSend(conn, 'Q', append([]byte(sql), 0)); err != nil {
+	if err := send(conn, 'Q', append([]byte(sql), 0)); err != nil {
 		return nil, err
 	}
-	rows, err := pgUntilReady(r)
+	rows, err := untilReady(r)
 	if err != nil {
 		return nil, err
 	}
-	return rows, pgSend(conn, 'X', nil)
+	return rows, send(conn, 'X', nil)
 }
 
-// dial connects with a deadline that covers the whole exchange.
-func dial(ctx context.Context, address string) (net.Conn, error) {
+// Dial connects with a deadline that covers the whole exchange.
+func Dial(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp4", address)
 	if err != nil {
@@ -60,8 +64,8 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// pgSend writes one message; the startup message has no kind.
-func pgSend(w io.Writer, kind byte, body []byte) error {
+// send writes one message; the startup message has no kind.
+func send(w io.Writer, kind byte, body []byte) error {
 	var msg []byte
 	if kind != 0 {
 		msg = append(msg, kind)
@@ -71,8 +75,8 @@ func pgSend(w io.Writer, kind byte, body []byte) error {
 	return err
 }
 
-// pgUntilReady reads messages up to ReadyForQuery and returns the data rows.
-func pgUntilReady(r io.Reader) ([][]string, error) {
+// untilReady reads messages up to ReadyForQuery and returns the data rows.
+func untilReady(r io.Reader) ([][]string, error) {
 	var rows [][]string
 	var failed error
 	for {
@@ -82,7 +86,7 @@ func pgUntilReady(r io.Reader) ([][]string, error) {
 		}
 		size := binary.BigEndian.Uint32(head[1:])
 		if size < 4 || size > 64<<20 {
-			return nil, fmt.Errorf("%w: message %q of %d bytes", errProtocol, head[0], size)
+			return nil, fmt.Errorf("%w: message %q of %d bytes", ErrProtocol, head[0], size)
 		}
 		body := make([]byte, size-4)
 		if _, err := io.ReadFull(r, body); err != nil {
@@ -91,12 +95,12 @@ func pgUntilReady(r io.Reader) ([][]string, error) {
 		switch head[0] {
 		case 'R':
 			if len(body) != 4 || binary.BigEndian.Uint32(body) != 0 {
-				return nil, fmt.Errorf("%w: the server requires a password", errProtocol)
+				return nil, fmt.Errorf("%w: the server requires a password", ErrProtocol)
 			}
 		case 'E':
-			failed = pgError(body)
+			failed = failure(body)
 		case 'D':
-			row, err := pgRow(body)
+			row, err := row(body)
 			if err != nil {
 				return nil, err
 			}
@@ -107,15 +111,15 @@ func pgUntilReady(r io.Reader) ([][]string, error) {
 	}
 }
 
-func pgRow(b []byte) ([]string, error) {
+func row(b []byte) ([]string, error) {
 	if len(b) < 2 {
-		return nil, fmt.Errorf("%w: short row", errProtocol)
+		return nil, fmt.Errorf("%w: short row", ErrProtocol)
 	}
 	row := make([]string, binary.BigEndian.Uint16(b))
 	b = b[2:]
 	for i := range row {
 		if len(b) < 4 {
-			return nil, fmt.Errorf("%w: short row", errProtocol)
+			return nil, fmt.Errorf("%w: short row", ErrProtocol)
 		}
 		n := int32(binary.BigEndian.Uint32(b))
 		b = b[4:]
@@ -123,15 +127,15 @@ func pgRow(b []byte) ([]string, error) {
 			continue
 		}
 		if int(n) > len(b) {
-			return nil, fmt.Errorf("%w: short row", errProtocol)
+			return nil, fmt.Errorf("%w: short row", ErrProtocol)
 		}
 		row[i], b = string(b[:n]), b[n:]
 	}
 	return row, nil
 }
 
-// pgError turns an ErrorResponse into "message (SQLSTATE code)".
-func pgError(b []byte) error {
+// failure turns an ErrorResponse into "message (SQLSTATE code)".
+func failure(b []byte) error {
 	var message, code string
 	for field := range strings.SplitSeq(string(b), "\x00") {
 		if field == "" {
