@@ -126,6 +126,7 @@ type failover struct {
 	rnd     *rand.Rand
 	store   string // the relay's URL
 	relays  []*spoken
+	writers *failoverWriters
 	arrived *arrivals
 	probes  int
 	r       FailoverResult
@@ -150,6 +151,7 @@ func (f *failover) run(ctx context.Context) (FailoverResult, error) {
 		f.relays = append(f.relays, s)
 	}
 	w := &failoverWriters{pool: f.pool, acked: make(map[string]bool)}
+	f.writers = w
 	stop := w.start(ctx, f.c.Writers)
 	actErr := f.acts(ctx)
 	stop()

@@ -52,17 +52,29 @@ func (f *failover) ready(ctx context.Context) error {
 	if err := f.cluster.AwaitWhole(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*time.Minute, errors.New("the relays do not catch up"))
-	defer cancel()
-	err := poll(ctx, 3*time.Minute, func() bool {
-		_, committed, err := readTruth(ctx, f.pool)
-		return err == nil && f.count(ctx) > committed-100
+	if err := f.catchUp(ctx); err != nil {
+		return err
+	}
+	_, err := f.b.moved(ctx, f.count(ctx)+100)
+	return err
+}
+
+// catchUp waits until the relays have delivered what is committed. The writers pause
+// meanwhile: on a busy machine they are faster than the relays.
+func (f *failover) catchUp(ctx context.Context) error {
+	defer f.writers.hold()()
+	committed, arrived := 0, 0
+	err := waitFor(ctx, 3*time.Minute, func() int { return arrived }, func() (bool, error) {
+		if _, total, err := readTruth(ctx, f.pool); err == nil {
+			committed = total
+		}
+		arrived = f.count(ctx)
+		return committed > 0 && arrived > committed-100, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w\n%s", context.Cause(ctx), f.said())
+		return fmt.Errorf("the relays do not catch up, %d of %d messages arrived: %w\n%s", arrived, committed, err, f.said())
 	}
-	_, err = f.b.moved(ctx, f.count(ctx)+100)
-	return err
+	return nil
 }
 
 // change performs one act and measures the relays' reaction.

@@ -22,6 +22,7 @@ import (
 // messages whose commit succeeded.
 type failoverWriters struct {
 	pool *pgxpool.Pool
+	gate sync.RWMutex // locked while no transaction may begin
 
 	mu        sync.Mutex
 	acked     map[string]bool // payloads
@@ -39,12 +40,21 @@ func (w *failoverWriters) start(ctx context.Context, writers int) (stop func()) 
 	return func() { cancel(); wg.Wait() }
 }
 
+// hold waits for the end of the present transactions, and lets no other begin until release
+// is called.
+func (w *failoverWriters) hold() (release func()) {
+	w.gate.Lock()
+	return w.gate.Unlock
+}
+
 func (w *failoverWriters) write(ctx context.Context, rnd *rand.Rand) {
 	for ctx.Err() == nil {
+		w.gate.RLock()
 		// Like an application it gives up a transaction that hangs.
 		tx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		payloads, err := w.transaction(tx, rnd)
 		cancel()
+		w.gate.RUnlock()
 		next := 10 * time.Millisecond
 		w.mu.Lock()
 		switch {
