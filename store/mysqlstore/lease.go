@@ -111,11 +111,11 @@ func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.G
 		other  = `(server <> ? OR ABS(started - ?) > ?)`
 	)
 	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
-	var new bool
+	var moved bool
 	look := func() error {
-		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &new)
+		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &moved)
 	}
-	if err := look(); err != nil || !new {
+	if err := look(); err != nil || !moved {
 		return here, err
 	}
 	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?

@@ -31,7 +31,8 @@ const DefaultLanes = store.DefaultLanes
 
 const (
 	defaultCountLimit = 2_000
-	// Wait looks for new rows this often: at first, and at the most.
+	// The pauses between two looks of Wait for new rows, the first and the longest one. The
+	// longest is longer than an idle relay waits: then its reads alone look.
 	pollFirst = time.Millisecond
 	pollLast  = 50 * time.Millisecond
 )
