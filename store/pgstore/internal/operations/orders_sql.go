@@ -21,6 +21,10 @@ const matches = `(NOT a ? 'seqs' OR a->'seqs' @> to_jsonb(@.seq)) AND (NOT a ? '
 // of the statement, of which the planner keeps the conditions that they set.
 const numbered = ` AND (NOT a ? 'seqs' OR @.seq = ANY ((SELECT array_agg(e.number::bigint) FROM jsonb_array_elements_text(a->'seqs') AS e(number))::bigint[]))`
 
+// inLanes names the lanes of numbered records o of the outbox, whose index begins with the lane. Without
+// it a PostgreSQL before 18 reads the outbox as a whole until it has about a million records.
+const inLanes = ` AND (NOT a ? 'seqs' OR o.lane = ANY (ARRAY(SELECT l.lane FROM {{schema}}.lane_cursor l WHERE l.pipe = $1)))`
+
 // matchesParked is the additional condition for a parked record @ under an act of kind.
 const matchesParked = ` AND (NOT a ? 'class' OR @.class = a->>'class') AND (NOT a ? 'code' OR @.code = a->>'code')
  AND (NOT a ? 'error' OR position(a->>'error' IN @.error) > 0)
@@ -72,7 +76,7 @@ WHERE k.pipe = $1 AND ` + of("k", matches+numbered+matchesParked) + ` GROUP BY k
 	st.planReplay = q(`SELECT o.lane, count(*), min(o.seq), max(o.seq)
 FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe JOIN {{schema}}.outbox o ON o.lane = c.lane
 CROSS JOIN (SELECT $2::text::jsonb AS a, $3::text AS kind) x
-WHERE c.pipe = $1 AND ` + of("o", matches+numbered) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + `) GROUP BY o.lane ORDER BY o.lane`)
+WHERE c.pipe = $1 AND ` + of("o", matches+numbered) + inLanes + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + `) GROUP BY o.lane ORDER BY o.lane`)
 	st.order = q(`INSERT INTO {{schema}}.request (pipe, lane, seq, upto, kind, actor, reason, ask, args, rate, gate)
 SELECT $1, x.lane, x.first - 1, x.last, $5, $6, $7, $8, $9::text::jsonb, nullif($10::float8, 0),
  CASE WHEN $5 = 'replay' AND NOT $9::text::jsonb ? 'overtake' THEN (SELECT last_value FROM {{schema}}.outbox_seq) END
