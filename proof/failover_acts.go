@@ -119,8 +119,9 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 			return err
 		}
 	}
-	// Superfluous log lines, if any, appear while a relay continues.
-	if err := poll(ctx, 20*time.Second, func() bool { return f.calm() }); err != nil {
+	// Superfluous log lines, if any, appear while a relay continues. An outage that begins soon
+	// after the last one, again and again, has ended for a relay after a calm of up to a minute.
+	if err := poll(ctx, 80*time.Second, f.calm); err != nil {
 		return fmt.Errorf("the relays did not log that the database is reachable again: %w\n%s", err, f.said())
 	}
 	if err := f.cluster.AwaitWhole(ctx); err != nil {

@@ -251,7 +251,7 @@ func (s *Store) views(ctx context.Context, req store.LeaseRequest, settled map[s
 		page, began := ids[:min(size, len(ids))], time.Now()
 		ids = ids[len(page):]
 		b := &pgx.Batch{}
-		b.Queue(s.sql.settings)
+		b.Queue(s.sql.settings).Query(a.asserts)
 		b.Queue(s.sql.parked, s.opts.Pipe, page, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
 		b.Queue(s.sql.crashes, s.opts.Pipe, page, req.BootID).Query(func(rows pgx.Rows) error { return scanCrashes(rows, crashes) })
 		if err = s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
@@ -291,14 +291,15 @@ func (s *Store) settledSince(ctx context.Context, req store.LeaseRequest, a *lea
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	rows, err := s.box.Pool.Query(ctx, s.sql.settledSince, s.opts.Pipe, lanes, epochs)
-	if err != nil {
-		return nil, err
-	}
 	settled := make(map[store.Lane]bool, len(lanes))
-	var lane store.Lane
-	_, err = pgx.ForEachRow(rows, []any{&lane}, func() error { settled[lane] = true; return nil })
-	return settled, err
+	b := &pgx.Batch{}
+	b.Queue(s.sql.settings).Query(a.asserts)
+	b.Queue(s.sql.settledSince, s.opts.Pipe, lanes, epochs).Query(func(rows pgx.Rows) error {
+		var lane store.Lane
+		_, err := pgx.ForEachRow(rows, []any{&lane}, func() error { settled[lane] = true; return nil })
+		return err
+	})
+	return settled, s.box.Pool.SendBatch(ctx, b).Close()
 }
 
 // judge refuses a database that cannot be trusted.
@@ -325,6 +326,21 @@ func (s *Store) judge(a *leaseAnswer) error {
 // otherHistory refuses a position that was made before the identity changed.
 func otherHistory(lane store.Lane) error {
 	return fmt.Errorf("%w: the position of lane %d belongs to another history of the database", store.ErrIdentity, lane)
+}
+
+// asserts refuses an answer to the settings from another server, or history, than that of the lease.
+func (a *leaseAnswer) asserts(rows pgx.Rows) error { return saw(rows, a.identity) }
+
+// asserts is the same for the last lease. Before the first one it refuses none.
+func (s *Store) asserts(rows pgx.Rows) error { return saw(rows, s.knownIdentity()) }
+
+func saw(rows pgx.Rows, known string) error {
+	for rows.Next() {
+		if saw := string(rows.RawValues()[0]); known != "" && known != saw {
+			return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)
+		}
+	}
+	return rows.Err()
 }
 
 // checkIdentity compares the identity that a statement saw with that of the last lease.

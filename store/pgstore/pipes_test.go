@@ -187,6 +187,45 @@ func TestRemovedUnderALiveRelay(t *testing.T) {
 	})
 }
 
+// A settlement that is refused removes nothing of the lane. Its number is above those of a pipe that was
+// made anew meanwhile, whose owner would have the lane for ever and send nothing.
+//
+// Promises: D, S
+func TestARefusedSettlementPrunesNothing(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		old := d.reader("audit")
+		old.want("a")
+		lane := o.laneOf(d.count(`SELECT max(seq) FROM box.outbox`))
+		for old.grant[lane].Epoch < 96 { // the next settlement prunes
+			old.settle(lane, store.Settlement{})
+		}
+		pipes := d.store("main").Office().Pipes
+		if _, err := pipes.RemovePipe(t.Context(), ops.RemovePipe{Actor: "ann", Name: "audit"}); err != nil {
+			t.Fatal(err)
+		}
+		d.add(ops.AddPipe{Actor: "ann", Name: "audit", From: ops.FromBeginning})
+		next := &owner{db: d, store: pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Pipe: "audit"}), boot: "next", page: 10}
+		next.lease()
+		next.want("a")
+		state := func() string {
+			return d.text(`SELECT jsonb_build_array((SELECT jsonb_agg(c ORDER BY c.lane) FROM box.lane_cursor c WHERE c.pipe = 'audit'),
+				(SELECT count(*) FROM box.progress WHERE pipe = 'audit'))::text`)
+		}
+		before := state()
+		st := store.Settlement{BootID: old.boot, Lane: lane, Epoch: old.grant[lane].Epoch}
+		if lost, err := old.store.Settle(t.Context(), []store.Settlement{st}); err != nil || len(lost) != 1 {
+			t.Errorf("a settlement of the removed pipe: lost %v, %v", lost, err)
+		}
+		if after := state(); after != before {
+			t.Errorf("it changed the pipe that was made anew:\n%s\n%s", before, after)
+		}
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'b')`)
+		next.want("b")
+	})
+}
+
 // The next instance in the same process takes a pipe that was made anew for what
 // it is: with the new filter, and from where it begins.
 func TestPipeMadeAnewIsTheNextInstances(t *testing.T) {

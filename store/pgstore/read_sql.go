@@ -19,7 +19,7 @@ SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::integer[]) AS l
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.pos ORDER BY o.seq LIMIT l.n) o`)
 	// The sums keep the planner on the index by xid: the other one would lead it
 	// through everything behind the cursor.
-	st.settings = q(`SELECT ` + db.ReadSettings)
+	st.settings = q(`SELECT {{identity}}, ` + db.ReadSettings)
 	st.stragglers = q(`SELECT {{columns}} FROM unnest($1::xid8[], $2::xid8[]) AS x(lo, hi)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= x.lo AND o.xid < x.hi
   AND o.lane + 0::smallint = ANY ($3::smallint[]) AND o.seq + 0 <= $4::bigint LIMIT $5) o LIMIT $5`)

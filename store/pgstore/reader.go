@@ -251,13 +251,20 @@ func (r *reader) query(ctx context.Context, sql string, params [][]byte, read fu
 }
 
 // queries runs prepared statements in one round trip, under the same planner
-// settings as a page: see readSettings.
+// settings as a page: see readSettings. Another server, or history, answers none of them.
 func (r *reader) queries(ctx context.Context, list ...query) error {
 	settings, err := r.prepare(ctx, r.store.sql.settings)
 	if err != nil {
 		return err
 	}
-	readers := []func(*pgconn.ResultReader) error{func(*pgconn.ResultReader) error { return nil }}
+	readers := []func(*pgconn.ResultReader) error{func(rr *pgconn.ResultReader) error {
+		for rr.NextRow() {
+			if err := r.store.checkIdentity(string(rr.Values()[0])); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
 	prepared := make([]statement, len(list))
 	for i, q := range list {
 		if prepared[i], err = r.prepare(ctx, q.sql); err != nil {

@@ -86,13 +86,13 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 	pipe := s.opts.Pipe
 	var lanes, pruned []int16
-	var epochs, seqs, upTo []int64
+	var epochs, seqs, settled []int64
 	for _, st := range sorted {
 		for _, seq := range st.Unpark {
 			lanes, epochs, seqs = append(lanes, int16(st.Lane)), append(epochs, st.Epoch), append(seqs, seq)
 		}
 		if st.Epoch%pruneEvery == 0 && st.Epoch > db.KeepProgress {
-			pruned, upTo = append(pruned, int16(st.Lane)), append(upTo, st.Epoch-db.KeepProgress)
+			pruned, settled = append(pruned, int16(st.Lane)), append(settled, st.Epoch)
 		}
 	}
 	if len(seqs) > 0 {
@@ -109,7 +109,7 @@ func (s *Store) queueRest(b *pgx.Batch, sorted []store.Settlement) {
 		}
 	}
 	if len(pruned) > 0 {
-		b.Queue(s.sql.prune, pipe, pruned, upTo)
+		b.Queue(s.sql.prune, pipe, pruned, settled)
 		b.Queue(s.sql.pruneRequests)
 		b.Queue(s.sql.pruneRunning, time.Now().Add(-time.Hour).UnixMilli()<<20)
 	}

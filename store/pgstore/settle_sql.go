@@ -1,6 +1,8 @@
 package pgstore
 
 import (
+	"fmt"
+
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
@@ -60,15 +62,17 @@ FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n
 	// What is pruned stays for an hour, 32 rows in one, with the first that is kept: from
 	// the one to the other, the row knows when each number was settled. A lease settles
 	// nothing, and while rows of transactions that came late are delivered, nobody knows
-	// which of them were.
-	st.prune = q(`WITH gone AS (DELETE FROM {{schema}}.progress g USING unnest($2::smallint[], $3::bigint[]) AS x(lane, n)
+	// which of them were. Only who has settled a lane prunes it: one from another history, or of
+	// a pipe that was removed, names a number above all rows of the lane.
+	st.prune = q(`WITH won AS MATERIALIZED (SELECT x.lane, x.n - ` + fmt.Sprint(db.KeepProgress) + ` AS n
+ FROM unnest($2::smallint[], $3::bigint[]) AS x(lane, n) WHERE ` + db.Won + `),
+gone AS (DELETE FROM {{schema}}.progress g USING won x
  WHERE g.pipe = $1 AND g.lane = x.lane AND g.n < x.n RETURNING g.*),
-old AS (DELETE FROM {{schema}}.settlement s USING (SELECT y.* FROM unnest($2::smallint[]) AS x(lane)
+old AS (DELETE FROM {{schema}}.settlement s USING (SELECT y.* FROM won x
   CROSS JOIN LATERAL (SELECT z.lane, z.last, z.n FROM {{schema}}.settlement z WHERE z.pipe = $1 AND z.lane = x.lane ORDER BY z.last, z.n LIMIT 2
   FOR UPDATE SKIP LOCKED) y) y
  WHERE s.pipe = $1 AND s.lane = y.lane AND s.last = y.last AND s.n = y.n AND s.until < clock_timestamp() - interval '1 hour'),
-page AS (SELECT * FROM gone UNION ALL SELECT g.* FROM unnest($2::smallint[], $3::bigint[]) AS x(lane, n)
- JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n)
+page AS (SELECT * FROM gone UNION ALL SELECT g.* FROM won x JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n)
 INSERT INTO {{schema}}.settlement (pipe, lane, last, n, until, pos, at, running)
 SELECT $1, p.lane, max(p.pos), max(p.n), max(p.settled_at), array_agg(p.pos ORDER BY p.n),
  array_agg(CASE WHEN p.mark <> 0 AND p.draining IS NULL THEN p.settled_at END ORDER BY p.n), array_agg(p.running ORDER BY p.n)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -270,20 +271,24 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
 	boot := req.BootID
 	g.Now = s.box.Now()
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, boot)
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos, settled_by, settled_epoch FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var l store.LaneGrant
-		var pos int64
-		if err := rows.Scan(&l.Lane, &l.Epoch, &pos); err != nil {
+		var pos, settled int64
+		var by string
+		if err := rows.Scan(&l.Lane, &l.Epoch, &pos, &by, &settled); err != nil {
 			return err
 		}
 		l.Position = encode(pos)
 		epoch, known := req.Known[l.Lane]
-		l.Known = known && epoch == l.Epoch || req.ActsOnly
+		// A heartbeat crosses settlements. A lane of the caller that was left out, since there was no
+		// time for its view, would seem to be taken, and what was acknowledged would be sent again.
+		own := settled == l.Epoch-1 && strings.LastIndexByte(by, '/') == len(boot) && strings.HasPrefix(by, boot)
+		l.Known = req.ActsOnly || known && (epoch == l.Epoch || own && epoch == settled)
 		g.Lanes = append(g.Lanes, l)
 	}
 	if err := rows.Err(); err != nil {
