@@ -208,6 +208,21 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 	})
 }
 
+// What is parked is not read from another history: there a key that waits may be free.
+//
+// Promises: O
+func TestParkedReadsOfAnotherHistory(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		p := o.park("k", "m", store.Retry)
+		lane := o.laneOf(p.Seq)
+		d.exec(`UPDATE box.outbox_info SET restore_epoch = restore_epoch + 1`)
+		for _, keys := range [][]string{nil, {"k"}, {}} {
+			_, err := o.store.Read(t.Context(), []store.LaneRead{{Lane: lane, Epoch: o.grant[lane].Epoch, Parked: true, Keys: keys, MaxRecords: 10}})
+			wantIs(t, err, store.ErrIdentity)
+		}
+	})
+}
+
 // A standby in step continues where the primary ended: nothing
 // that was settled returns, and nothing is missing.
 //
