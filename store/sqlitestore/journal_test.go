@@ -119,7 +119,8 @@ func TestJournalIsAppendOnly(t *testing.T) {
 	if err := try(`INSERT INTO postrider_journal (at, actor, act, reason) VALUES (?, 'ann', 'young', ''), (0, 'ann', 'old', '')`, time.Now().UnixMicro()); err != nil {
 		t.Fatal(err)
 	}
-	for _, query := range []string{`UPDATE postrider_journal SET reason = 'x'`, `DELETE FROM postrider_journal WHERE act = 'young'`,
+	for _, query := range []string{
+		`UPDATE postrider_journal SET reason = 'x'`, `DELETE FROM postrider_journal WHERE act = 'young'`,
 		`INSERT OR REPLACE INTO postrider_journal (id, at, actor, act, reason) SELECT id, 1, 'bob', 'forged', '' FROM postrider_journal WHERE act = 'young'`,
 	} {
 		if err := try(query); err == nil || !strings.Contains(err.Error(), "append-only") {
