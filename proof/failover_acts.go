@@ -119,8 +119,8 @@ func (f *failover) change(ctx context.Context, name string, do func(context.Cont
 			return err
 		}
 	}
-	// Superfluous log lines, if any, appear while a relay continues. An outage that begins soon
-	// after the last one, again and again, has ended for a relay after a calm of up to a minute.
+	// Superfluous log lines, if any, appear while a relay continues. A relay whose database fails
+	// again and again reports the end of the outage after up to a minute without a failure.
 	if err := poll(ctx, 80*time.Second, f.calm); err != nil {
 		return fmt.Errorf("the relays did not log that the database is reachable again: %w\n%s", err, f.said())
 	}

@@ -89,7 +89,7 @@ func (r *reader) readDue(ctx context.Context, whole []*dueBatch, byLane map[stor
 	}
 	views := make(map[store.Lane]store.ParkedView, len(whole))
 	b := &pgx.Batch{}
-	b.Queue(r.store.sql.settings).Query(r.store.asserts)
+	b.Queue(r.store.sql.settings) // the connection's server has been asserted
 	b.Queue(r.store.sql.parked, pipe, ids, count).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
 	if err := r.conn.SendBatch(ctx, b).Close(); err != nil {
 		return err

@@ -208,7 +208,7 @@ func TestSettlementFromBeforeAFailover(t *testing.T) {
 	})
 }
 
-// What is parked is not read from another history: there a key that waits may be free.
+// A parked read refuses another history, where a key that is captured may be free.
 //
 // Promises: O
 func TestParkedReadsOfAnotherHistory(t *testing.T) {

@@ -328,19 +328,19 @@ func otherHistory(lane store.Lane) error {
 	return fmt.Errorf("%w: the position of lane %d belongs to another history of the database", store.ErrIdentity, lane)
 }
 
-// asserts refuses an answer to the settings from another server, or history, than that of the lease.
-func (a *leaseAnswer) asserts(rows pgx.Rows) error { return saw(rows, a.identity) }
-
-// asserts is the same for the last lease. Before the first one it refuses none.
-func (s *Store) asserts(rows pgx.Rows) error { return saw(rows, s.knownIdentity()) }
-
-func saw(rows pgx.Rows, known string) error {
+// asserts reads the answer to the settings. Later requests of a lease may reach another server than
+// its heartbeat, or another history: their answers do not belong to its lanes.
+func (a *leaseAnswer) asserts(rows pgx.Rows) error {
 	for rows.Next() {
-		if saw := string(rows.RawValues()[0]); known != "" && known != saw {
-			return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)
+		if saw := string(rows.RawValues()[0]); saw != a.identity {
+			return otherIdentity(a.identity, saw)
 		}
 	}
 	return rows.Err()
+}
+
+func otherIdentity(known, saw string) error {
+	return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)
 }
 
 // checkIdentity compares the identity that a statement saw with that of the last lease.
@@ -349,7 +349,7 @@ func (s *Store) checkIdentity(saw string) error {
 		return s.standby()
 	}
 	if known := s.knownIdentity(); known != "" && known != saw {
-		return fmt.Errorf("%w: was %s, is %s", store.ErrIdentity, known, saw)
+		return otherIdentity(known, saw)
 	}
 	return nil
 }

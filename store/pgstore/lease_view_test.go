@@ -17,7 +17,7 @@ import (
 // cutter ends a context at one of the requests that are sent with it.
 type cutter struct {
 	at, sent int // the request that is cut, from 0; how many were sent
-	cut      context.CancelCauseFunc
+	cut      func(error)
 }
 
 func (c *cutter) next(ctx context.Context) context.Context {
@@ -99,6 +99,47 @@ func TestNoLaneIsGrantedWithoutItsView(t *testing.T) {
 		}
 		if granted == 0 || len(captured) < 2 {
 			t.Fatalf("%d lanes granted, %d have captured keys", granted, len(captured))
+		}
+	})
+}
+
+// A lease whose later requests meet another history ends with an error: the views there are not
+// those of the lanes it was granted.
+//
+// Promises: O
+func TestALeaseIsOfOneHistory(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		cut := &cutter{}
+		cfg := d.pool.Config()
+		cfg.ConnConfig.Tracer = cut
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		s := pgstore.New(pool, &pgstore.Options{Schema: d.schema})
+		req := store.LeaseRequest{BootID: o.boot, TTL: time.Minute}
+		for name, known := range map[string]bool{"views": false, "own settlements": true} {
+			g := mustLease(t, s, req)
+			req.Known = map[store.Lane]int64{}
+			for _, l := range g.Lanes {
+				if !known {
+					break
+				}
+				req.Known[l.Lane] = l.Epoch
+				lost, err := s.Settle(t.Context(), []store.Settlement{{BootID: o.boot, Lane: l.Lane, Epoch: l.Epoch, Position: l.Position}})
+				if err != nil || len(lost) > 0 {
+					t.Fatal(lost, err)
+				}
+			}
+			*cut = cutter{at: 1, cut: func(error) { d.exec(`UPDATE box.outbox_info SET restore_epoch = restore_epoch + 1`) }}
+			_, err := s.Lease(t.Context(), req)
+			sent := cut.sent
+			*cut = cutter{}
+			if wantIs(t, err, store.ErrIdentity); sent < 2 {
+				t.Errorf("%s: %d requests, want a second one", name, sent)
+			}
+			req.Known = nil
 		}
 	})
 }

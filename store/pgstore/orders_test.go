@@ -503,3 +503,23 @@ func TestOrdersAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// An act on one record is told beside more pages of orders than a lane tells: it may be
+// what they wait for.
+//
+// Promises: S
+func TestAnActIsToldBesideManyPages(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		d.exec(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'a')`)
+		o.want("a")
+		o.park("k", "b", store.Dead)
+		for range 101 {
+			o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{Type: "a"}})
+		}
+		act := d.request(t)
+		g := mustLease(t, o.store, store.LeaseRequest{BootID: o.boot, TTL: time.Minute})
+		if !slices.ContainsFunc(g.Requests, func(r store.Request) bool { return r.ID == act }) {
+			t.Errorf("the act %d is not among the %d requests that are told", act, len(g.Requests))
+		}
+	})
+}

@@ -251,7 +251,7 @@ func (r *reader) query(ctx context.Context, sql string, params [][]byte, read fu
 }
 
 // queries runs prepared statements in one round trip, under the same planner
-// settings as a page: see readSettings. Another server, or history, answers none of them.
+// settings as a page: see readSettings. What another server or history answers is refused.
 func (r *reader) queries(ctx context.Context, list ...query) error {
 	settings, err := r.prepare(ctx, r.store.sql.settings)
 	if err != nil {

@@ -77,7 +77,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	if known != "" && identity != known { // a lease came between
-		return nil, fmt.Errorf("settle: %w: was %s, is %s", store.ErrIdentity, known, identity)
+		return nil, fmt.Errorf("settle: %w", otherIdentity(known, identity))
 	}
 	return lost, nil
 }

@@ -62,8 +62,8 @@ FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n
 	// What is pruned stays for an hour, 32 rows in one, with the first that is kept: from
 	// the one to the other, the row knows when each number was settled. A lease settles
 	// nothing, and while rows of transactions that came late are delivered, nobody knows
-	// which of them were. Only who has settled a lane prunes it: one from another history, or of
-	// a pipe that was removed, names a number above all rows of the lane.
+	// which of them were. Only a settlement that counts prunes its lane: one from another history,
+	// or of a pipe that was removed, may name a number above all rows of the lane.
 	st.prune = q(`WITH won AS MATERIALIZED (SELECT x.lane, x.n - ` + fmt.Sprint(db.KeepProgress) + ` AS n
  FROM unnest($2::smallint[], $3::bigint[]) AS x(lane, n) WHERE ` + db.Won + `),
 gone AS (DELETE FROM {{schema}}.progress g USING won x

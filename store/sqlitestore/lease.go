@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -285,9 +284,9 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		}
 		l.Position = encode(pos)
 		epoch, known := req.Known[l.Lane]
-		// A heartbeat crosses settlements. A lane of the caller that was left out, since there was no
-		// time for its view, would seem to be taken, and what was acknowledged would be sent again.
-		own := settled == l.Epoch-1 && strings.LastIndexByte(by, '/') == len(boot) && strings.HasPrefix(by, boot)
+		// A lane needs no view when only a settlement of the caller has moved it since: if it were left
+		// out for lack of time, the caller would take it for lost and send again what it has in flight.
+		own := settled == l.Epoch-1 && settledBy(by, boot)
 		l.Known = req.ActsOnly || known && (epoch == l.Epoch || own && epoch == settled)
 		g.Lanes = append(g.Lanes, l)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/store"
@@ -109,6 +110,11 @@ func (s *Store) note(ctx context.Context, q db.Querier, lane store.Lane, pos, at
 
 // signature is whose settlement it is and what it says.
 func signature(st *store.Settlement) string { return fmt.Sprintf("%s/%016x", st.BootID, st.Mark()) }
+
+// settledBy reports whether a signature is that of boot.
+func settledBy(signature, boot string) bool {
+	return strings.LastIndexByte(signature, '/') == len(boot) && strings.HasPrefix(signature, boot)
+}
 
 // park puts a record into the parked table or changes it there. Its generation
 // and the time of its first failure stay.

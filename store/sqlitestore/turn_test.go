@@ -98,3 +98,36 @@ func TestViewsHoldUpNoWriter(t *testing.T) {
 		t.Errorf("for acts alone the grant is %+v, error %v", g, err)
 	}
 }
+
+// A heartbeat that crosses the caller's own settlements keeps all of its lanes, however short
+// the time for their views is: a lane that is left out is lost to its owner.
+//
+// Promises: D
+func TestAHeartbeatBesideSettlementsKeepsTheLanes(t *testing.T) {
+	_, s := newOutbox(t, 8)
+	lease := func(req store.LeaseRequest) store.Grant {
+		g, err := s.Lease(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	held := lease(store.LeaseRequest{BootID: "a", TTL: time.Hour}).Lanes
+	known := map[store.Lane]int64{}
+	for _, l := range held {
+		known[l.Lane] = l.Epoch
+		lost, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: l.Lane, Epoch: l.Epoch, Position: l.Position}})
+		if err != nil || len(lost) > 0 {
+			t.Fatal(lost, err)
+		}
+	}
+	if now := lease(store.LeaseRequest{BootID: "a", TTL: time.Nanosecond, Known: known}).Lanes; len(now) != len(held) {
+		t.Errorf("%d of %d lanes were granted", len(now), len(held))
+	}
+	lease(store.LeaseRequest{BootID: "a", Leave: true, TTL: time.Hour})
+	for _, l := range lease(store.LeaseRequest{BootID: "a/b", TTL: time.Hour, Known: known}).Lanes {
+		if l.Known {
+			t.Errorf("lane %d was taken anew and needs no view", l.Lane)
+		}
+	}
+}
