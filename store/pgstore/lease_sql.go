@@ -103,7 +103,8 @@ ORDER BY a.xact_start NULLS LAST LIMIT 1`)
 	st.live = q(`SELECT count(*), coalesce(extract(epoch FROM min(alive_until) FILTER (WHERE boot_id <> $2) - clock_timestamp()), 0)::float8
 FROM {{schema}}.relay WHERE pipe = $1 AND ` + db.Alive(""))
 	// At most this many of each lane: a person may have requested a million. Single acts and pages of
-	// orders are counted apart: a pause may have to end before any of the pages can move. Mostly there is none.
+	// orders are counted apart: a pause may have to end before any of the pages can move. The first EXISTS
+	// costs an index probe where nobody has requested anything, which is the rule.
 	st.requests = q(`SELECT q.id, q.lane, q.seq, q.kind, q.key, q.actor, q.reason FROM {{schema}}.lane_cursor c
 CROSS JOIN LATERAL (SELECT r.*, row_number() OVER (PARTITION BY r.upto IS NULL ORDER BY CASE WHEN r.upto IS NULL THEN r.id END, random()) AS place
   FROM (SELECT * FROM {{schema}}.request r WHERE r.pipe = $1 AND r.lane = c.lane AND r.done_at IS NULL ORDER BY r.id LIMIT 10000) r) q
