@@ -28,8 +28,8 @@ func (l *lane) owes() bool { return l.ahead.Owes() > 0 }
 // goesOn reports whether a lane works on until the table has brought what it owes; in a pause it takes that alone.
 func (e *Engine) goesOn(l *lane) bool { return l.owes() && !(e.atRest(l) && l.ahead.Barred()) }
 
-// atRest reports whether a person has paused the pipe or the lane.
-func (e *Engine) atRest(l *lane) bool { return e.paused || l.stopped }
+// atRest reports whether a person has paused the pipe or the lane, or may have paused the lane or a key of it.
+func (e *Engine) atRest(l *lane) bool { return e.paused || l.stopped || l.acted }
 
 func (e *Engine) owing() bool { return e.cfg.Store.Ahead && slices.ContainsFunc(e.held, e.goesOn) }
 

@@ -533,6 +533,37 @@ func TestAHandOverWaitsForTheTable(t *testing.T) {
 	wantEqual(t, "released", fmt.Sprint(take[port.Lease](r).Req.Release), "[{0 11}]")
 }
 
+// Once a lane has executed what people ask, it takes nothing new until it knows what is paused: also
+// where it reads on for what it owes, to be given back or drained.
+//
+// Promises: C
+func TestALaneThatOwesTakesNothingNewAfterActs(t *testing.T) {
+	for name, end := range map[string]func(*rig){
+		"given back": func(r *rig) { r.e.held[0].releasing = true },
+		"drained":    func(r *rig) { r.step(port.Drain{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := aheadRig(t, port.Config{})
+			b := r.goes("a")
+			r.deliver()
+			r.step(port.Woke{ID: r.e.waiting})
+			r.step(port.ReadDone{ID: take[port.Read](r).ID})
+			r.now += 700 * time.Millisecond
+			r.step(port.Tick{})
+			r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: r.grant(store.Request{ID: 7, Act: store.Act{Kind: store.ActPause, Lane: 0}})})
+			s := take[port.Settle](r)
+			wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
+			end(r)
+			r.step(port.Settled{ID: s.ID})
+			r.table()
+			other := r.batch(0, "", "c")
+			all := store.Batch{Messages: append(other.Messages, b.Messages...), Meta: append(other.Meta, b.Meta...)}
+			r.read(brought(all, "p2"))
+			none[port.Deliver](r)
+		})
+	}
+}
+
 // At the cap of parked keys a lane that owes and is to be given back is read all the same: else
 // nobody would ever work on it again.
 //

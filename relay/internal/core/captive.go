@@ -224,7 +224,7 @@ func (e *Engine) acceptParked(l *lane, b *batch, r store.LaneRead, sb *store.Bat
 	if r.Keys == nil {
 		e.setView(l, sb.Parked)
 		e.obey(l, sb.Parked.Paused)
-		l.refresh = false
+		l.refresh, l.acted = false, false
 	} else {
 		l.setSingle(sb.Parked, e.now)
 		e.rearm(l)

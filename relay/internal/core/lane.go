@@ -50,6 +50,7 @@ type lane struct {
 	hasSingle bool
 	look      time.Duration // nothing is due before
 	refresh   bool          // the parked view is older than the last change, or old
+	acted     bool          // requests of people were settled, and what they paused is not viewed yet
 	viewedAt  time.Duration // when the whole view was taken
 	turns     int           // parked cycles in a row
 	waits     int           // parked cycles that the requests have waited for
@@ -169,6 +170,7 @@ func (e *Engine) finish(l *lane) {
 	}
 	l.doneMsgs += len(b.msgs)
 	l.doneBytes += b.bytes
+	l.acted = l.acted || len(b.requests) > 0
 	if b.parked && !l.known || len(b.requests) > 0 {
 		l.refresh = true
 	}

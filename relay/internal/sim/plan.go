@@ -126,8 +126,8 @@ func (p plan) tail() time.Duration {
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v drift=%d\n",
-		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency, p.Drift)
+	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v drift=%d ahead=%v\n",
+		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency, p.Drift, p.Ahead)
 	for _, o := range p.Ops {
 		fmt.Fprintln(&b, " ", o)
 	}

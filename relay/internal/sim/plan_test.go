@@ -42,6 +42,9 @@ func TestPlans(t *testing.T) {
 func TestPlanAsText(t *testing.T) {
 	for seed := range uint64(200) {
 		p := makePlan(seed)
+		if seed%4 == 1 {
+			p = p.goesAhead()
+		}
 		q, err := parsePlan(p.String())
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -93,6 +96,7 @@ func parsePlan(text string) (plan, error) {
 		Seed: uint64(r.number(f["seed"])), Family: memstore.Family(r.number(f["family"])), Lanes: r.number(f["lanes"]),
 		Nodes: r.number(f["nodes"]), Window: r.number(f["window"]), Page: r.number(f["page"]), MaxAttempts: r.number(f["attempts"]),
 		Skip: f["skip"] == "true", Brake: r.number(f["brake"]), ParkedKeys: r.number(f["keys"]), Latency: r.duration(f["latency"]),
+		Ahead: f["ahead"] == "true",
 	}
 	if f["drift"] != "" {
 		p.Drift = r.number(f["drift"])
