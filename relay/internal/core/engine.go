@@ -181,7 +181,7 @@ func (e *Engine) stop(err error) {
 }
 
 func (e *Engine) addLane(l *lane) {
-	e.lanes[l.id] = l
+	e.lanes[l.id], l.held = l, true
 	at, _ := e.find(l.id)
 	e.held = slices.Insert(e.held, at, l)
 	e.tell(port.LaneGained{Lane: l.id, Epoch: l.epoch})
@@ -200,7 +200,7 @@ func (e *Engine) removeLane(l *lane, reason string) {
 	for _, b := range l.queue {
 		e.forget(l, b)
 	}
-	l.queue = nil
+	l.queue, l.held = nil, false
 	delete(e.lanes, l.id)
 	if at, ok := e.find(l.id); ok {
 		e.held = slices.Delete(e.held, at, at+1)
@@ -218,4 +218,4 @@ func (e *Engine) removeAll(reason string) {
 	}
 }
 
-func (e *Engine) holds(l *lane) bool { return e.lanes[l.id] == l }
+func (e *Engine) holds(l *lane) bool { return l.held }

@@ -18,6 +18,7 @@ import (
 type lane struct {
 	id       store.Lane
 	epoch    int64
+	held     bool           // until it is removed
 	readPos  store.Position // of the newest batch read
 	queue    []*batch
 	done     int

@@ -16,13 +16,17 @@ import (
 // records. After some turns in a row a normal batch goes first.
 func (e *Engine) wantsParked(l *lane) bool {
 	switch {
-	case e.ending(l) && e.goesOn(l):
+	case !l.presses(e.now), e.ending(l) && e.goesOn(l):
 		return false
 	case len(l.requests) > 0:
 		return true
 	}
-	due := l.refresh || l.hasDue && e.now >= l.due
-	return due && (l.turns < parkedTurns || l.paused && e.overCap(l) && !e.blind(l))
+	return l.turns < parkedTurns || l.paused && e.overCap(l) && !e.blind(l)
+}
+
+// presses reports whether the lane's parked records, or requests, call for its turn.
+func (l *lane) presses(now time.Duration) bool {
+	return l.refresh || len(l.requests) > 0 || l.hasDue && now >= l.due
 }
 
 // planViews asks for the whole view of lanes whose view is old, at a slow pace. If a

@@ -81,9 +81,12 @@ func (e *Engine) planRead() {
 	held, n := e.sinkHeld(), len(e.held)
 	first, _ := e.find(e.readFirst)
 	for _, busy := range []bool{false, true} {
+		if busy && e.msgs == 0 {
+			break
+		}
 		for i := range n {
 			l := e.held[(first+i)%n]
-			if l.msgs > 0 != busy || e.wantsParked(l) || !e.mayRead(l) {
+			if quiet := l.idle || l.reading; quiet && !l.presses(e.now) || l.msgs > 0 != busy || e.wantsParked(l) || !e.mayRead(l) {
 				continue
 			}
 			rows := e.room(l)
@@ -217,7 +220,10 @@ func (e *Engine) onRead(ev port.ReadDone) {
 	if !op.parked {
 		e.tight = false
 	}
-	found := make(map[store.Lane]*store.Batch, len(ev.Batches))
+	var found map[store.Lane]*store.Batch // nil for the answer of an idle table
+	if len(ev.Batches) > 0 {
+		found = make(map[store.Lane]*store.Batch, len(ev.Batches))
+	}
 	for i := range ev.Batches {
 		found[ev.Batches[i].Lane] = &ev.Batches[i]
 	}
