@@ -461,7 +461,7 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 // step aside because others were acknowledged since, none of them where it goes:
 // its destination may take nothing, and they are not to wait for it.
 func (e *Engine) silent(l *lane, key string, at time.Duration) bool {
-	full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= maxParked(&e.cfg)
+	full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= e.cfg.MaxParked()
 	return e.anyAck && e.ackSentAt > at && !full
 }
 

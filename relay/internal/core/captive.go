@@ -181,7 +181,7 @@ func (e *Engine) planParked() {
 		if !e.wantsParked(l) || !e.mayRead(l) {
 			continue
 		}
-		r := store.LaneRead{Parked: true, MaxRecords: e.fitting(l, min(e.room(l), rows)), CountParked: maxParked(&e.cfg)}
+		r := store.LaneRead{Parked: true, MaxRecords: e.fitting(l, min(e.room(l), rows)), CountParked: e.cfg.MaxParked()}
 		if r.MaxRecords == 0 {
 			continue
 		}

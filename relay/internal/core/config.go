@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/captive"
-	"github.com/postrider/postrider/relay/internal/port"
 )
 
 // Fixed proportions. A heartbeat is sent every third of the TTL and the lease
@@ -26,9 +25,4 @@ const (
 	asideBehind    = 4               // windows of records that may stand behind them in a lane
 	lazySettle     = 3               // an empty batch waits so many SettleAtMax
 	never          = captive.Never   // the year 9999, or infinity, and no overflow
-	recordsPerKey  = 16              // parked records per parked key before outages stop parking
 )
-
-// maxParked is how many parked records of a lane are enough for outages to set
-// aside no more; nobody needs to know of more.
-func maxParked(c *port.Config) int { return recordsPerKey * c.ParkedKeys }

@@ -187,7 +187,7 @@ func (e *Engine) endAlone() {
 // goesAlone reports whether the lane has something to send alone, or has sent it and
 // not settled it.
 func (e *Engine) goesAlone(l *lane) bool {
-	if !e.holds(l) {
+	if !l.held {
 		return false
 	}
 	if l.unsettledAlone() {

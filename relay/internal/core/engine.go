@@ -217,5 +217,3 @@ func (e *Engine) removeAll(reason string) {
 		e.removeLane(l, reason)
 	}
 }
-
-func (e *Engine) holds(l *lane) bool { return l.held }

@@ -117,7 +117,7 @@ func (e *Engine) planLease() {
 func (e *Engine) sendLease(req store.LeaseRequest, timeout time.Duration) {
 	req.BootID, req.Instance = e.cfg.BootID, e.cfg.Instance
 	req.TTL, req.MaxLanes, req.Only = e.cfg.TTL, e.cfg.MaxLanes, e.cfg.Only
-	req.CountParked = maxParked(&e.cfg)
+	req.CountParked = e.cfg.MaxParked()
 	req.Known = make(map[store.Lane]int64, len(e.held))
 	for _, l := range e.held {
 		req.Known[l.id] = l.epoch

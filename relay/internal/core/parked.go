@@ -59,7 +59,7 @@ func (e *Engine) blind(l *lane) bool {
 			return false
 		}
 	}
-	return l.awaits() && l.records < maxParked(&e.cfg)
+	return l.awaits() && l.records < e.cfg.MaxParked()
 }
 
 // overCap reports whether the lane's captured keys are at the cap.
@@ -207,7 +207,7 @@ func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
 func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
 	key := b.msgs[i].Key
 	if !b.parked {
-		full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= maxParked(&e.cfg)
+		full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= e.cfg.MaxParked()
 		if full || !e.othersWork(s.name) {
 			return false
 		}

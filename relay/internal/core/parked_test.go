@@ -211,8 +211,8 @@ func TestParkedRecordsAreCountedAsFarAsTheCap(t *testing.T) {
 	r.step(port.Start{})
 	l := take[port.Lease](r)
 	r.step(port.Leased{ID: l.ID, Grant: lanes(1, store.ParkedView{HasDue: true})})
-	wantEqual(t, "lease", l.Req.CountParked, 3*recordsPerKey)
-	wantEqual(t, "read", take[port.Read](r).Reads[0].CountParked, 3*recordsPerKey)
+	wantEqual(t, "lease", l.Req.CountParked, 3*16)
+	wantEqual(t, "read", take[port.Read](r).Reads[0].CountParked, 3*16)
 }
 
 func TestActsOfPeopleAreExecutedOnceInASettlementOfTheirOwn(t *testing.T) {

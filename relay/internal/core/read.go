@@ -230,7 +230,7 @@ func (e *Engine) onRead(ev port.ReadDone) {
 	for i, l := range op.lanes {
 		r := &op.reads[i]
 		behind := !r.Parked && !bytes.Equal(r.After, l.readPos) // batches that were dropped meanwhile
-		if !e.holds(l) || behind || e.ending(l) && (r.Parked || !e.goesOn(l)) {
+		if !l.held || behind || e.ending(l) && (r.Parked || !e.goesOn(l)) {
 			l.ahead.Forget()
 			continue
 		}

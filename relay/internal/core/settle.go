@@ -139,7 +139,7 @@ func (e *Engine) onSettled(ev port.Settled) {
 		s := &op.settlements[i]
 		e.floor[l.id] = max(e.floor[l.id], s.Epoch+1)
 		if slices.Contains(ev.Lost, l.id) {
-			if e.holds(l) {
+			if l.held {
 				e.removeLane(l, "taken")
 			}
 			continue
@@ -148,7 +148,7 @@ func (e *Engine) onSettled(ev port.Settled) {
 		fact.Messages += s.Delivered
 		fact.Parked += len(s.Park)
 		fact.Unparked += len(s.Unpark)
-		if e.holds(l) {
+		if l.held {
 			e.settled(l, s)
 		}
 	}

@@ -112,3 +112,10 @@ func (c Config) WithDefaults() Config {
 	}
 	return c
 }
+
+// recordsPerKey is how many records of a lane are parked per parked key before outages park no more.
+const recordsPerKey = 16
+
+// MaxParked is how many parked records of a lane are enough for outages to set aside no more; nobody
+// needs to know of more.
+func (c *Config) MaxParked() int { return recordsPerKey * c.ParkedKeys }
