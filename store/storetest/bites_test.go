@@ -186,6 +186,16 @@ func TestBitesOnWrappers(t *testing.T) {
 		"ignores Observe":  {[]string{"lease/observe", "lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Observe = false })},
 		"ignores Release":  {[]string{"lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Release = nil })},
 		"ignores Leave":    {[]string{"lease/leave"}, eachRequest(func(r *store.LeaseRequest) { r.Leave = false })},
+		"a lane whose epoch is not the known one is left out": {[]string{"lease/crossed"}, func(s store.Store) broken {
+			return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+				g, err := s.Lease(ctx, req)
+				g.Lanes = slices.DeleteFunc(g.Lanes, func(l store.LaneGrant) bool {
+					epoch, known := req.Known[l.Lane]
+					return known && epoch != l.Epoch
+				})
+				return g, err
+			}}
+		}},
 		"heartbeats never expire": {
 			[]string{"lease/expiry", "fence/zombie"},
 			eachRequest(func(r *store.LeaseRequest) { r.TTL = 1000 * time.Hour }),

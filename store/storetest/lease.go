@@ -1,9 +1,11 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -44,6 +46,10 @@ func leaseCases() []Case {
 		{
 			Name: "lease/renew-keeps", Run: leaseRenewKeeps,
 			Promise: "renewing changes neither the lanes held nor their epochs",
+		},
+		{
+			Name: "lease/crossed", Run: leaseCrossed,
+			Promise: "a heartbeat that crosses the caller's own settlements keeps every lane, with its new epoch and position",
 		},
 		{
 			Name: "lease/renew-extends", Run: leaseRenewExtends,
@@ -259,6 +265,35 @@ func leaseRenewKeeps(ctx context.Context, env Env) error {
 	for i, l := range r.grant.Lanes {
 		if l.Epoch != before.Lanes[i].Epoch {
 			return fmt.Errorf("renewal moved lane %d from epoch %d to %d", l.Lane, before.Lanes[i].Epoch, l.Epoch)
+		}
+	}
+	return nil
+}
+
+// leaseCrossed renews with the epochs of before the caller's settlements: a lane that is left out
+// would be lost to its owner.
+func leaseCrossed(ctx context.Context, env Env) error {
+	r, err := solo(ctx, env, "a")
+	if err != nil {
+		return err
+	}
+	known, before := maps.Clone(r.epoch), r.grant.Lanes
+	for _, l := range before {
+		if err := r.settle(ctx, store.Settlement{Lane: l.Lane, Position: l.Position}); err != nil {
+			return err
+		}
+	}
+	settled := maps.Clone(r.epoch)
+	if err := r.lease(ctx, func(req *store.LeaseRequest) { req.Known = known }); err != nil {
+		return err
+	}
+	for _, l := range before {
+		now, err := r.held(l.Lane)
+		switch {
+		case err != nil:
+			return fmt.Errorf("renewal beside a settlement: %w", err)
+		case now.Epoch != settled[l.Lane] || !bytes.Equal(now.Position, l.Position):
+			return fmt.Errorf("lane %d is granted with epoch %d and position %x, was settled to epoch %d and position %x", l.Lane, now.Epoch, now.Position, settled[l.Lane], l.Position)
 		}
 	}
 	return nil
