@@ -89,7 +89,7 @@ func TestAHeartbeatHasFewStatements(t *testing.T) {
 			})
 		}
 		beat()
-		const most = 16
+		const most = 15
 		if n := beat(); n > most {
 			t.Errorf("a heartbeat without news has %d statements, want at most %d", n, most)
 		}

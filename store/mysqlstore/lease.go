@@ -72,7 +72,7 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	if err := sessions.SeesAll(ctx, q); err != nil {
 		return here, err
 	}
-	if here, err = s.identify(ctx, q, at, g); err != nil {
+	if here, err = s.identify(ctx, q, g); err != nil {
 		return here, err
 	}
 	if err := s.numbering(ctx, q); err != nil {
@@ -97,33 +97,6 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		}
 	}
 	return here, s.grant(ctx, q, req, at, g)
-}
-
-// identify fills in identity and lanes. Another server, or a restart of the same one,
-// raises the epoch, once however many instances see it.
-func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.Grant) (here string, err error) {
-	srv, err := s.server(ctx, q, at)
-	if err != nil {
-		return "", err
-	}
-	const (
-		jitter = 2_000_000 // the server counts its time in seconds
-		other  = `(server <> ? OR ABS(started - ?) > ?)`
-	)
-	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
-	var moved bool
-	look := func() error {
-		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &moved)
-	}
-	if err := look(); err != nil || !moved {
-		return here, err
-	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?
-		WHERE one = 1 AND `+other, srv.id, srv.started, srv.id, srv.started, jitter)
-	if err != nil {
-		return "", err
-	}
-	return here, look()
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -316,6 +289,7 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		return err
 	}
 	defer rows.Close()
+	history := db.History(g.Identity)
 	for rows.Next() {
 		var l store.LaneGrant
 		var pos int64
@@ -327,7 +301,7 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 		if err != nil {
 			return err
 		}
-		l.Position = p.Encode()
+		l.Position = db.Encode(p, history)
 		epoch, known := req.Known[l.Lane]
 		l.Known = known && epoch == l.Epoch || req.ActsOnly
 		g.Lanes = append(g.Lanes, l)

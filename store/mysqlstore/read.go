@@ -122,6 +122,7 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	if err != nil {
 		return nil, err
 	}
+	identity, here := s.leased()
 	var positions []holes.Position
 	for i, r := range reads {
 		if r.Parked {
@@ -129,7 +130,7 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		}
 		lanes[i].from = settled[r.Lane]
 		if r.After != nil {
-			if lanes[i].from, err = holes.Decode(r.After); err != nil {
+			if lanes[i].from, err = db.Of(r.Lane, r.After, identity); err != nil {
 				return nil, err
 			}
 		}
@@ -138,7 +139,7 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	if len(positions) == 0 {
 		return lanes, nil
 	}
-	seen, err := s.look(ctx, conn, positions)
+	seen, err := s.look(ctx, conn, identity, here, positions)
 	if err != nil {
 		return nil, err
 	}
@@ -385,7 +386,7 @@ func (l *scanned) fill(p *page) {
 			done = l.lateRows[len(l.lateRows)-1].seq
 		}
 		_, left := l.late.Split(done)
-		b.Position, b.More = l.Position(before.At, left).Encode(), true
+		b.Position, b.More = db.Encode(l.Position(before.At, left), l.history), true
 		return
 	}
 	at := before.At
@@ -405,7 +406,7 @@ func (l *scanned) fill(p *page) {
 	default:
 		at, b.More = max(at, l.Tip), l.full
 	}
-	b.Position = l.Position(at, nil).Encode()
+	b.Position = db.Encode(l.Position(at, nil), l.history)
 }
 
 // leave ends a page that is full. One that took nothing has not moved.
@@ -417,7 +418,7 @@ func (l *scanned) leave(p *page, next holes.Position) {
 			return
 		}
 	}
-	p.b.Position = next.Encode()
+	p.b.Position = db.Encode(next, l.history)
 }
 
 // page fills a batch up to its limits.
