@@ -37,6 +37,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.mu.Unlock()
 	if changed {
 		s.beats.Forget()
+		s.views.Forget()
 		db.DiscardIdle(ctx, s.box.DB)
 	}
 	return g, nil
@@ -87,16 +88,22 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	if err := s.giveBack(ctx, q, req); err != nil {
 		return here, err
 	}
+	// Owners first: an instance that joins, or is renewed, and takes lanes between two statements is
+	// alive in the second.
+	owned, err := s.owned(ctx, q)
+	if err != nil {
+		return here, err
+	}
 	alive, err := s.live(ctx, q, req.BootID, at, g)
 	if err != nil {
 		return here, err
 	}
 	if !req.Leave && !req.Observe {
-		if err := s.take(ctx, q, req, g, alive); err != nil {
+		if err := s.take(ctx, q, req, g, owned, alive); err != nil {
 			return here, err
 		}
 	}
-	return here, s.grant(ctx, q, req, at, g)
+	return here, s.grant(ctx, q, req, g)
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -228,26 +235,36 @@ func (s *Store) live(ctx context.Context, q db.Querier, boot string, at int64, g
 	return alive, rows.Err()
 }
 
-// take takes free lanes up to the fair share. Lanes given back in the same
-// request are left to others.
-func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, alive []string) error {
+// ownedLane is a lane and its owner, who may have died.
+type ownedLane struct {
+	lane  store.Lane
+	epoch int64
+	owner string
+}
+
+// owned lists the lanes of the pipe.
+func (s *Store) owned(ctx context.Context, q db.Querier) (all []ownedLane, err error) {
 	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, owner FROM postrider_progress WHERE pipe = ? ORDER BY lane`, s.box.Pipe)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
-	type one struct {
-		lane  store.Lane
-		epoch int64
-		owner string
-	}
-	var free []one
-	held := 0
 	for rows.Next() {
-		var l one
+		var l ownedLane
 		if err := rows.Scan(&l.lane, &l.epoch, &l.owner); err != nil {
-			return err
+			return nil, err
 		}
+		all = append(all, l)
+	}
+	return all, errors.Join(rows.Err(), rows.Close())
+}
+
+// take takes free lanes up to the fair share. Lanes given back in the same
+// request are left to others.
+func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, owned []ownedLane, alive []string) error {
+	var free []ownedLane
+	held := 0
+	for _, l := range owned {
 		gave := slices.ContainsFunc(req.Release, func(r store.Release) bool { return r.Lane == l.lane })
 		switch {
 		case l.owner == req.BootID:
@@ -256,12 +273,6 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 		default:
 			free = append(free, l)
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	if err := rows.Close(); err != nil {
-		return err
 	}
 	count := max(1, g.Instances)
 	share := (g.Total + count - 1) / count
@@ -278,13 +289,32 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 		same = append(same, "(lane = ? AND epoch = ? AND owner = ?)")
 		args = append(args, l.lane, l.epoch, l.owner)
 	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
+	_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
 	return err
 }
 
-// grant fills in what boot holds.
-func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, at int64, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
+// grant fills in what boot holds. The views come last: without time left for them, the heartbeat
+// still counts.
+func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+	if err := s.lanes(ctx, q, req, g); err != nil {
+		return err
+	}
+	if err := s.requests(ctx, q, req.BootID, g); err != nil {
+		return err
+	}
+	lanes, err := s.views.Grant(ctx, q, req.TTL, g.Lanes)
+	g.Lanes = lanes
+	granted := func(lane store.Lane) bool {
+		return slices.ContainsFunc(lanes, func(l store.LaneGrant) bool { return l.Lane == lane })
+	}
+	g.Requests = slices.DeleteFunc(g.Requests, func(r store.Request) bool { return !granted(r.Lane) })
+	return err
+}
+
+// lanes lists the lanes of boot. A lane is also known if only settlements of the caller have moved it,
+// since he settles beside his heartbeat.
+func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, settled_epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 	if err != nil {
 		return err
 	}
@@ -292,9 +322,9 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	history := db.History(g.Identity)
 	for rows.Next() {
 		var l store.LaneGrant
-		var pos int64
+		var settled, pos int64
 		var text string
-		if err := rows.Scan(&l.Lane, &l.Epoch, &pos, &text); err != nil {
+		if err := rows.Scan(&l.Lane, &l.Epoch, &settled, &pos, &text); err != nil {
 			return err
 		}
 		p, err := db.Position(pos, text)
@@ -302,20 +332,11 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 			return err
 		}
 		l.Position = db.Encode(p, history)
-		epoch, known := req.Known[l.Lane]
-		l.Known = known && epoch == l.Epoch || req.ActsOnly
+		epoch, asked := req.Known[l.Lane]
+		l.Known = asked && s.views.Moved(req.BootID, l.Lane, epoch, l.Epoch, settled) || req.ActsOnly
 		g.Lanes = append(g.Lanes, l)
 	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	if err := rows.Close(); err != nil { // the next queries may need its connection
-		return err
-	}
-	if err := s.views(ctx, q, at, g.Lanes); err != nil {
-		return err
-	}
-	return s.requests(ctx, q, req.BootID, g)
+	return errors.Join(rows.Err(), rows.Close()) // the next queries may need its connection
 }
 
 func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {

@@ -42,6 +42,11 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 			return err
 		}))
 	})
+	for i := range ordered {
+		if st := &ordered[i]; err == nil && !slices.Contains(lost, st.Lane) {
+			s.views.Settled(st.BootID, st.Lane, st.Epoch)
+		}
+	}
 	return lost, err
 }
 
