@@ -293,21 +293,20 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 	return err
 }
 
-// grant fills in what boot holds. The views come last: without time left for them, the heartbeat
+// grant fills in what boot holds. Without time left for all views, or for the requests, the heartbeat
 // still counts.
 func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
 	if err := s.lanes(ctx, q, req, g); err != nil {
 		return err
 	}
-	if err := s.requests(ctx, q, req.BootID, g); err != nil {
+	var err error
+	if g.Lanes, err = s.views.Grant(ctx, q, req.TTL, g.Lanes); err != nil || len(g.Lanes) == 0 {
 		return err
 	}
-	lanes, err := s.views.Grant(ctx, q, req.TTL, g.Lanes)
-	g.Lanes = lanes
-	granted := func(lane store.Lane) bool {
-		return slices.ContainsFunc(lanes, func(l store.LaneGrant) bool { return l.Lane == lane })
+	if err = s.requests(ctx, q, req.BootID, g); ctx.Err() != nil {
+		g.Requests = nil
+		return nil
 	}
-	g.Requests = slices.DeleteFunc(g.Requests, func(r store.Request) bool { return !granted(r.Lane) })
 	return err
 }
 
@@ -339,10 +338,24 @@ func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	return errors.Join(rows.Err(), rows.Close()) // the next queries may need its connection
 }
 
+// pagesPerTurn is how many pages of orders an instance gets with a heartbeat: one settlement carries them
+// out, and each of their lanes waits for it.
+const pagesPerTurn = 4
+
+// requests lists the acts that wait for the lanes granted. Pages of orders are picked at random: a page
+// that waits, for a rate or for live messages, delays no other, and no act.
 func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.`+"`key`"+`, r.actor, r.reason FROM postrider_act r
-		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.box.Pipe, boot)
+	granted := make([]store.Lane, len(g.Lanes))
+	for i := range g.Lanes {
+		granted[i] = g.Lanes[i].Lane
+	}
+	part := func(which string) string {
+		return "(SELECT r.id, r.lane, r.kind, r.seq, r.`key`, r.actor, r.reason FROM postrider_act r" +
+			` JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
+			WHERE r.pipe = ? AND r.done_at IS NULL AND r.lane IN (` + db.Numbers(granted) + `) AND p.owner = ? AND r.upto IS ` + which + `)`
+	}
+	rows, err := q.QueryContext(ctx, part(`NULL ORDER BY r.id LIMIT 1000`)+` UNION ALL `+part(fmt.Sprintf(`NOT NULL ORDER BY RAND() LIMIT %d`, pagesPerTurn))+` ORDER BY id`,
+		s.box.Pipe, boot, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}

@@ -210,3 +210,49 @@ func TestSlowViewsCostNoHeartbeat(t *testing.T) {
 		}
 	})
 }
+
+// Open pages of orders hold up neither acts nor other pages.
+//
+// Promises: S
+func TestActsWaitBehindNoPages(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		ctx := t.Context()
+		db := newOutbox(t, server, 4)
+		s := New(db, nil)
+		for kind, upto := range map[string]string{"retry-many": "100", "retry": "NULL"} { // pages, and acts in lane 3
+			_, err := db.ExecContext(ctx, `INSERT INTO postrider_act (pipe, lane, seq, upto, kind, actor, reason, created_at)
+				WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+				SELECT 'main', CASE WHEN ? = 'retry' THEN 3 ELSE a.i % 3 END, 1, `+upto+`, ?, 'a', 'r', 0 FROM n AS a JOIN (SELECT 1 UNION ALL SELECT 2) AS b`, kind, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		id, err := s.Office().Admin.Request(ctx, store.Act{Kind: store.ActPause, Lane: 1, Actor: "a", Reason: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[int64]bool{}
+		for range 5 {
+			g, err := s.Lease(ctx, store.LeaseRequest{BootID: "a", TTL: time.Minute, Only: []store.Lane{0, 1, 2}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last, pages := int64(0), 0
+			for _, r := range g.Requests {
+				if r.ID < last || r.Act.Lane == 3 {
+					t.Errorf("request %d of lane %d behind %d", r.ID, r.Act.Lane, last)
+				}
+				if last = r.ID; r.Kind == store.ActRetry {
+					pages++
+					seen[r.ID] = true
+				}
+			}
+			if last != id || pages == 0 || pages > pagesPerTurn {
+				t.Errorf("the last request is %d, want %d; %d pages", last, id, pages)
+			}
+		}
+		if len(seen) <= pagesPerTurn {
+			t.Errorf("the same %d pages each time", len(seen))
+		}
+	})
+}
