@@ -4,11 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
@@ -122,8 +120,9 @@ func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, her
 			again = true
 			continue
 		}
-		if v.now, v.history = at, db.History(found); identity != "" && identity != found {
-			return nil, fmt.Errorf("mysql: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+		v.now, v.history = at, db.History(found)
+		if err := same(identity, found); err != nil {
+			return nil, err
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {

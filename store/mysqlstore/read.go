@@ -136,8 +136,8 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		}
 		positions = append(positions, lanes[i].from)
 	}
-	if len(positions) == 0 {
-		return lanes, nil
+	if len(positions) == 0 { // of parked records alone
+		return lanes, s.asserts(ctx, conn, identity, here)
 	}
 	seen, err := s.look(ctx, conn, identity, here, positions)
 	if err != nil {
@@ -158,6 +158,27 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		lanes[i].bodies = bodies
 	}
 	return lanes, err
+}
+
+// asserts fails where the database is not the one leased. What is parked in another history says nothing
+// of the lanes that the caller knows.
+func (s *Store) asserts(ctx context.Context, q db.Querier, identity, here string) error {
+	if identity == "" {
+		return nil
+	}
+	var found string
+	if err := q.QueryRowContext(ctx, `SELECT `+here+` FROM postrider_info`).Scan(&found); err != nil {
+		return err
+	}
+	return same(identity, found)
+}
+
+// same compares the identity that was leased with the one found.
+func same(identity, found string) error {
+	if identity != "" && identity != found {
+		return fmt.Errorf("mysql: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+	}
+	return nil
 }
 
 // witness remembers the highest row that was read.

@@ -158,6 +158,11 @@ func TestACrashIsAnotherHistory(t *testing.T) {
 		if _, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 1}}); !errors.Is(err, store.ErrIdentity) {
 			t.Errorf("a read by who leased before, %s: %v", when, err)
 		}
+		for _, keys := range [][]string{nil, {"a"}} {
+			if _, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 1, Parked: true, Keys: keys}}); !errors.Is(err, store.ErrIdentity) {
+				t.Errorf("a read of what is parked by who leased before, %s: %v", when, err)
+			}
+		}
 		if _, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}}); !errors.Is(err, store.ErrIdentity) {
 			t.Errorf("a settlement by who leased before, %s: %v", when, err)
 		}
