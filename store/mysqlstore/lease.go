@@ -37,6 +37,7 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 	s.mu.Unlock()
 	if changed {
 		s.beats.Forget()
+		s.views.Forget()
 		db.DiscardIdle(ctx, s.box.DB)
 	}
 	return g, nil
@@ -72,7 +73,7 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	if err := sessions.SeesAll(ctx, q); err != nil {
 		return here, err
 	}
-	if here, err = s.identify(ctx, q, at, g); err != nil {
+	if here, err = s.identify(ctx, q, g); err != nil {
 		return here, err
 	}
 	if err := s.numbering(ctx, q); err != nil {
@@ -87,43 +88,22 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	if err := s.giveBack(ctx, q, req); err != nil {
 		return here, err
 	}
+	// Owners first: an instance that joins, or is renewed, and takes lanes between two statements is
+	// alive in the second.
+	owned, err := s.owned(ctx, q)
+	if err != nil {
+		return here, err
+	}
 	alive, err := s.live(ctx, q, req.BootID, at, g)
 	if err != nil {
 		return here, err
 	}
 	if !req.Leave && !req.Observe {
-		if err := s.take(ctx, q, req, g, alive); err != nil {
+		if err := s.take(ctx, q, req, g, owned, alive); err != nil {
 			return here, err
 		}
 	}
-	return here, s.grant(ctx, q, req, at, g)
-}
-
-// identify fills in identity and lanes. Another server, or a restart of the same one,
-// raises the epoch, once however many instances see it.
-func (s *Store) identify(ctx context.Context, q db.Querier, at int64, g *store.Grant) (here string, err error) {
-	srv, err := s.server(ctx, q, at)
-	if err != nil {
-		return "", err
-	}
-	const (
-		jitter = 2_000_000 // the server counts its time in seconds
-		other  = `(server <> ? OR ABS(started - ?) > ?)`
-	)
-	here = `CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = ` + srv.self + ` THEN postrider_info.epoch ELSE 'another server' END)`
-	var moved bool
-	look := func() error {
-		return q.QueryRowContext(ctx, `SELECT `+here+`, lanes, `+other+` FROM postrider_info`, srv.id, srv.started, jitter).Scan(&g.Identity, &g.Total, &moved)
-	}
-	if err := look(); err != nil || !moved {
-		return here, err
-	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + 1, server = ?, started = ?
-		WHERE one = 1 AND `+other, srv.id, srv.started, srv.id, srv.started, jitter)
-	if err != nil {
-		return "", err
-	}
-	return here, look()
+	return here, s.grant(ctx, q, req, g)
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -255,26 +235,36 @@ func (s *Store) live(ctx context.Context, q db.Querier, boot string, at int64, g
 	return alive, rows.Err()
 }
 
-// take takes free lanes up to the fair share. Lanes given back in the same
-// request are left to others.
-func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, alive []string) error {
+// ownedLane is a lane and its owner, who may have died.
+type ownedLane struct {
+	lane  store.Lane
+	epoch int64
+	owner string
+}
+
+// owned lists the lanes of the pipe.
+func (s *Store) owned(ctx context.Context, q db.Querier) (all []ownedLane, err error) {
 	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, owner FROM postrider_progress WHERE pipe = ? ORDER BY lane`, s.box.Pipe)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
-	type one struct {
-		lane  store.Lane
-		epoch int64
-		owner string
-	}
-	var free []one
-	held := 0
 	for rows.Next() {
-		var l one
+		var l ownedLane
 		if err := rows.Scan(&l.lane, &l.epoch, &l.owner); err != nil {
-			return err
+			return nil, err
 		}
+		all = append(all, l)
+	}
+	return all, errors.Join(rows.Err(), rows.Close())
+}
+
+// take takes free lanes up to the fair share. Lanes given back in the same
+// request are left to others.
+func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant, owned []ownedLane, alive []string) error {
+	var free []ownedLane
+	held := 0
+	for _, l := range owned {
 		gave := slices.ContainsFunc(req.Release, func(r store.Release) bool { return r.Lane == l.lane })
 		switch {
 		case l.owner == req.BootID:
@@ -283,12 +273,6 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 		default:
 			free = append(free, l)
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	if err := rows.Close(); err != nil {
-		return err
 	}
 	count := max(1, g.Instances)
 	share := (g.Total + count - 1) / count
@@ -305,49 +289,73 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 		same = append(same, "(lane = ? AND epoch = ? AND owner = ?)")
 		args = append(args, l.lane, l.epoch, l.owner)
 	}
-	_, err = q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
+	_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
 	return err
 }
 
-// grant fills in what boot holds.
-func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, at int64, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
+// grant fills in what boot holds. Without time left for all views, or for the requests, the heartbeat
+// still counts.
+func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+	if err := s.lanes(ctx, q, req, g); err != nil {
+		return err
+	}
+	var err error
+	if g.Lanes, err = s.views.Grant(ctx, q, req.TTL, g.Lanes); err != nil || len(g.Lanes) == 0 {
+		return err
+	}
+	if err = s.requests(ctx, q, req.BootID, g); ctx.Err() != nil {
+		g.Requests = nil
+		return nil
+	}
+	return err
+}
+
+// lanes lists the lanes of boot. A lane is also known if only settlements of the caller have moved it,
+// since he settles beside his heartbeat.
+func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, settled_epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	history := db.History(g.Identity)
 	for rows.Next() {
 		var l store.LaneGrant
-		var pos int64
+		var settled, pos int64
 		var text string
-		if err := rows.Scan(&l.Lane, &l.Epoch, &pos, &text); err != nil {
+		if err := rows.Scan(&l.Lane, &l.Epoch, &settled, &pos, &text); err != nil {
 			return err
 		}
 		p, err := db.Position(pos, text)
 		if err != nil {
 			return err
 		}
-		l.Position = p.Encode()
-		epoch, known := req.Known[l.Lane]
-		l.Known = known && epoch == l.Epoch || req.ActsOnly
+		l.Position = db.Encode(p, history)
+		epoch, asked := req.Known[l.Lane]
+		l.Known = asked && s.views.Moved(req.BootID, l.Lane, epoch, l.Epoch, settled) || req.ActsOnly
 		g.Lanes = append(g.Lanes, l)
 	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	if err := rows.Close(); err != nil { // the next queries may need its connection
-		return err
-	}
-	if err := s.views(ctx, q, at, g.Lanes); err != nil {
-		return err
-	}
-	return s.requests(ctx, q, req.BootID, g)
+	return errors.Join(rows.Err(), rows.Close()) // the next queries may need its connection
 }
 
+// pagesPerTurn is how many pages of orders an instance gets with a heartbeat: one settlement carries them
+// out, and each of their lanes waits for it.
+const pagesPerTurn = 4
+
+// requests lists the acts that wait for the lanes granted. Pages of orders are picked at random: a page
+// that waits, for a rate or for live messages, delays no other, and no act.
 func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT r.id, r.lane, r.kind, r.seq, r.`+"`key`"+`, r.actor, r.reason FROM postrider_act r
-		JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-		WHERE r.pipe = ? AND r.done_at IS NULL AND p.owner = ? ORDER BY r.id LIMIT 1000`, s.box.Pipe, boot)
+	granted := make([]store.Lane, len(g.Lanes))
+	for i := range g.Lanes {
+		granted[i] = g.Lanes[i].Lane
+	}
+	part := func(which string) string {
+		return "(SELECT r.id, r.lane, r.kind, r.seq, r.`key`, r.actor, r.reason FROM postrider_act r" +
+			` JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
+			WHERE r.pipe = ? AND r.done_at IS NULL AND r.lane IN (` + db.Numbers(granted) + `) AND p.owner = ? AND r.upto IS ` + which + `)`
+	}
+	rows, err := q.QueryContext(ctx, part(`NULL ORDER BY r.id LIMIT 1000`)+` UNION ALL `+part(fmt.Sprintf(`NOT NULL ORDER BY RAND() LIMIT %d`, pagesPerTurn))+` ORDER BY id`,
+		s.box.Pipe, boot, s.box.Pipe, boot)
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
@@ -31,16 +29,17 @@ const (
 // sight is one look at the log.
 type sight struct {
 	holes.Look
-	now   int64 // the server's clock, in microseconds
-	full  bool  // there may be more above the tip
-	stuck bool  // there is more, which waits for statements that run
+	now     int64  // the server's clock, in microseconds
+	history uint32 // whose numbers these are
+	full    bool   // there may be more above the tip
+	stuck   bool   // there is more, which waits for statements that run
 }
 
-// look takes the steps of package holes. Positions are those that lanes will be read from.
-func (s *Store) look(ctx context.Context, conn *sql.Conn, positions []holes.Position) (sight, error) {
+// look takes the steps of package holes. Positions are those that lanes will be read from, of the
+// identity given.
+func (s *Store) look(ctx context.Context, conn *sql.Conn, identity, here string, positions []holes.Position) (sight, error) {
 	s.eye.mu.Lock()
 	defer s.eye.mu.Unlock()
-	identity, here := s.leased()
 	if s.eye.identity != identity { // what was seen was another history
 		s.eye.identity, s.eye.holes, s.eye.asked, s.eye.seen = identity, holes.Tracker{}, 0, witness{}
 		s.eye.sweepFrom, s.eye.sweepAt = 0, 0
@@ -121,8 +120,9 @@ func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, her
 			again = true
 			continue
 		}
-		if v.now = at; identity != "" && identity != found {
-			return nil, fmt.Errorf("mysql: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+		v.now, v.history = at, db.History(found)
+		if err := same(identity, found); err != nil {
+			return nil, err
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {

@@ -101,7 +101,7 @@ func (s *Store) adopt(ctx context.Context, conn *sql.Conn, actor string) (*ops.S
 	for _, st := range []db.Statement{
 		{Query: fmt.Sprintf(`ALTER TABLE postrider_outbox AUTO_INCREMENT = %d`, behind)},
 		{Query: `UPDATE postrider_outbox SET seq = seq + ? WHERE seq < ? ORDER BY seq DESC`, Args: []any{top, behind}},
-		{Query: `UPDATE postrider_info SET epoch = epoch + 1`},
+		{Query: `UPDATE postrider_info SET epoch = epoch + ?`, Args: []any{epochStep()}},
 		{Query: `DELETE FROM postrider_alarm WHERE pipe = '' AND kind = ?`, Args: []any{alarmReset}},
 	} {
 		if _, err := conn.ExecContext(ctx, st.Query, st.Args...); err != nil {

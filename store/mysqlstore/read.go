@@ -122,6 +122,7 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	if err != nil {
 		return nil, err
 	}
+	identity, here := s.leased()
 	var positions []holes.Position
 	for i, r := range reads {
 		if r.Parked {
@@ -129,16 +130,16 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		}
 		lanes[i].from = settled[r.Lane]
 		if r.After != nil {
-			if lanes[i].from, err = holes.Decode(r.After); err != nil {
+			if lanes[i].from, err = db.Of(r.Lane, r.After, identity); err != nil {
 				return nil, err
 			}
 		}
 		positions = append(positions, lanes[i].from)
 	}
-	if len(positions) == 0 {
-		return lanes, nil
+	if len(positions) == 0 { // of parked records alone
+		return lanes, s.asserts(ctx, conn, identity, here)
 	}
-	seen, err := s.look(ctx, conn, positions)
+	seen, err := s.look(ctx, conn, identity, here, positions)
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +158,27 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		lanes[i].bodies = bodies
 	}
 	return lanes, err
+}
+
+// asserts fails where the database is not the one leased. What is parked in another history says nothing
+// of the lanes that the caller knows.
+func (s *Store) asserts(ctx context.Context, q db.Querier, identity, here string) error {
+	if identity == "" {
+		return nil
+	}
+	var found string
+	if err := q.QueryRowContext(ctx, `SELECT `+here+` FROM postrider_info`).Scan(&found); err != nil {
+		return err
+	}
+	return same(identity, found)
+}
+
+// same compares the identity that was leased with the one found.
+func same(identity, found string) error {
+	if identity != "" && identity != found {
+		return fmt.Errorf("mysql: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
+	}
+	return nil
 }
 
 // witness remembers the highest row that was read.
@@ -385,7 +407,7 @@ func (l *scanned) fill(p *page) {
 			done = l.lateRows[len(l.lateRows)-1].seq
 		}
 		_, left := l.late.Split(done)
-		b.Position, b.More = l.Position(before.At, left).Encode(), true
+		b.Position, b.More = db.Encode(l.Position(before.At, left), l.history), true
 		return
 	}
 	at := before.At
@@ -405,7 +427,7 @@ func (l *scanned) fill(p *page) {
 	default:
 		at, b.More = max(at, l.Tip), l.full
 	}
-	b.Position = l.Position(at, nil).Encode()
+	b.Position = db.Encode(l.Position(at, nil), l.history)
 }
 
 // leave ends a page that is full. One that took nothing has not moved.
@@ -417,7 +439,7 @@ func (l *scanned) leave(p *page, next holes.Position) {
 			return
 		}
 	}
-	p.b.Position = next.Encode()
+	p.b.Position = db.Encode(next, l.history)
 }
 
 // page fills a batch up to its limits.

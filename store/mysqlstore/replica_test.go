@@ -82,6 +82,64 @@ func TestPromotedReplica(t *testing.T) {
 	})
 }
 
+// The new primary lacks the last rise of the epoch, which the old one made, and its first lease raises
+// the epoch as well: these are two histories. What a relay has read in the one does not count in the
+// other, also where the epoch of the lane fits and the relay has not heard of its new lease.
+//
+// Promises: L
+func TestARiseThatWasLostMakesNoSecondHistoryTheSame(t *testing.T) {
+	onPairs(t, func(t *testing.T, p *mysqlha.Pair, s *Store) {
+		ctx := t.Context()
+		put := func(n int) {
+			t.Helper()
+			for range n {
+				if _, err := s.box.DB.ExecContext(ctx, insert); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(3)
+		g := lease(t, s, "a")
+		if got := carry(t, s, "a", &g); len(got) != 3 {
+			t.Fatalf("read %v", got)
+		}
+		check(p.CaughtUp(ctx))
+		check(p.CutOff(ctx))
+		_, err := s.box.DB.ExecContext(ctx, `UPDATE postrider_info SET started = 0`) // as after a restart
+		check(err)
+		old := lease(t, s, "a")
+		put(50) // lost with the primary
+		ahead, err := s.Read(ctx, []store.LaneRead{{Lane: 0, MaxRecords: 1000}})
+		if err != nil || len(ahead[0].Messages) != 50 {
+			t.Fatalf("%d messages, error %v", len(ahead[0].Messages), err)
+		}
+		check(p.Primary.Kill())
+		check(p.Promote(ctx))
+		put(60)
+		g = lease(t, s, "a")
+		if g.Identity == old.Identity {
+			t.Errorf("both histories are %s", g.Identity)
+		}
+		_, err = s.Settle(ctx, []store.Settlement{{BootID: "a", Lane: 0, Epoch: g.Lanes[0].Epoch, Position: ahead[0].Position}})
+		if !errors.Is(err, store.ErrIdentity) {
+			t.Errorf("a settlement of the old position: error %v", err)
+		}
+		_, err = s.Read(ctx, []store.LaneRead{{Lane: 0, MaxRecords: 1000, After: ahead[0].Position}})
+		if !errors.Is(err, store.ErrIdentity) {
+			t.Errorf("a read behind the old position: error %v", err)
+		}
+		if got := carry(t, s, "a", &g); len(got) != 60 || !slices.IsSorted(got) {
+			t.Errorf("%d messages after the promotion: %v", len(got), got)
+		}
+	})
+}
+
 // After a switch of roles the old primary lives on, read-only: its connections are not used any more, and
 // nothing of what it shows is mixed into what the new one has.
 //

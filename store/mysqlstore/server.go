@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strconv"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/postrider/postrider/store"
@@ -14,14 +14,13 @@ import (
 
 // server is what a lease must know of the server that answers.
 type server struct {
-	id      string // of the server and its data directory
-	started int64  // when it started, by its clock, to the second
-	self    string // the SQL of id
+	id   string // of the server and its data directory
+	self string // the SQL of id
 }
 
 // server looks at the settings of the server and refuses one that numbers rows otherwise
 // than this store's proof assumes.
-func (s *Store) server(ctx context.Context, q db.Querier, nowUS int64) (server, error) {
+func (s *Store) server(ctx context.Context, q db.Querier) (server, error) {
 	v, err := variables(ctx, q, append(decisive(), "server_uuid", "hostname", "port", "server_id")...)
 	if err != nil {
 		return server{}, err
@@ -32,21 +31,64 @@ func (s *Store) server(ctx context.Context, q db.Querier, nowUS int64) (server, 
 	if err := inGroup(ctx, q, v["group_replication_group_name"]); err != nil {
 		return server{}, err
 	}
-	var name, uptime string
-	if err := q.QueryRowContext(ctx, `SHOW GLOBAL STATUS LIKE 'Uptime'`).Scan(&name, &uptime); err != nil {
-		return server{}, err
-	}
-	up, err := strconv.ParseInt(uptime, 10, 64)
-	if err != nil {
-		return server{}, fmt.Errorf("uptime %q is no number", uptime)
-	}
-	srv := server{id: v["server_uuid"], started: nowUS - up*1e6, self: `@@server_uuid`}
+	srv := server{id: v["server_uuid"], self: `@@server_uuid`}
 	if srv.id == "" { // MariaDB
 		srv.id = v["hostname"] + ":" + v["port"] + "/" + v["server_id"]
 		srv.self = `CONCAT(@@hostname, ':', @@port, '/', @@server_id)`
 	}
 	return srv, nil
 }
+
+// run is the SQL of when the server was started, in microseconds since 1970. A server begins with it
+// to count what UUID_SHORT returns, and never looks at its clock again. Each call adds 0.06: calls in
+// one run never return less than before.
+const run = `CAST((UUID_SHORT() & 72057594037927935) DIV 16.777216 AS SIGNED)`
+
+// sameRun is how far run may be above the column started, which leases move on before it is: by
+// eight million calls. A server that was started again is above it by a second or more.
+const sameRun = 500_000
+
+// here returns the SQL of the identity. On another server, or after a restart, the SQL yields an
+// identity that no lease returns.
+func (v server) here() string {
+	return fmt.Sprintf(`CONCAT(postrider_info.id, '/', CASE WHEN postrider_info.server = %s AND %s - postrider_info.started BETWEEN 0 AND %d
+		THEN postrider_info.epoch ELSE 'another server or start' END)`, v.self, run, sameRun)
+}
+
+// identify fills in identity and lanes. Another server, or a restart of the same one,
+// raises the epoch, once however many instances see it.
+func (s *Store) identify(ctx context.Context, q db.Querier, g *store.Grant) (here string, err error) {
+	srv, err := s.server(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	const tries = 5 // of which all but one find that another instance was first
+	for range tries {
+		var id, known string
+		var epoch, started, now int64
+		err := q.QueryRowContext(ctx, `SELECT id, epoch, lanes, server, started, `+run+` FROM postrider_info`).Scan(&id, &epoch, &g.Total, &known, &started, &now)
+		if err != nil {
+			return "", err
+		}
+		same := known == srv.id && now >= started && now-started <= sameRun
+		if g.Identity = fmt.Sprintf("%s/%d", id, epoch); same && now-started <= sameRun/2 {
+			return srv.here(), nil
+		}
+		step := int64(0)
+		if !same {
+			step = epochStep()
+		}
+		_, err = q.ExecContext(ctx, `UPDATE postrider_info SET epoch = epoch + ?, server = ?, started = ? WHERE one = 1 AND epoch = ? AND started = ?`, step, srv.id, now, epoch, started)
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", errors.New("the identity changes again and again: several servers write to one database")
+}
+
+// epochStep is by how much the epoch rises. It is random: a failover may lose a rise, and the server
+// that lacks it must not come to the same identity by another history.
+func epochStep() int64 { return 1 + rand.Int64N(1<<40) }
 
 // variables are global settings of the server.
 func variables(ctx context.Context, q db.Querier, names ...string) (map[string]string, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	boxdb "github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -134,34 +135,90 @@ func TestLanesAreThoseOfTheKeysBytes(t *testing.T) {
 
 // Promises: L
 func TestACrashIsAnotherHistory(t *testing.T) {
-	server := testserver.StartMySQL(t, testserver.MySQLVersions()[0])
+	server := testserver.StartMySQL(t, versions()[0])
 	db := newOutbox(t, server, 2)
 	s := New(db, nil)
 	before := lease(t, s, "a").Identity
 	if again := lease(t, s, "a").Identity; again != before {
 		t.Fatalf("identity %s, then %s", before, again)
 	}
-	// The server tells its start to the second: one within the same two is not told apart.
-	if _, err := db.ExecContext(t.Context(), `UPDATE postrider_info SET started = started - 10000000`); err != nil {
-		t.Fatal(err)
-	}
+	// A start is told to the second.
+	waitFor(t, "the server's clock shows another second than at its start", func() (later bool) {
+		err := db.QueryRowContext(t.Context(), `SELECT `+boxdb.Now+` DIV 1000000 > started DIV 1000000 FROM postrider_info`).Scan(&later)
+		return err == nil && later
+	})
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
+	refused := func(when string) {
+		t.Helper()
+		if _, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 1}}); !errors.Is(err, store.ErrIdentity) {
+			t.Errorf("a read by who leased before, %s: %v", when, err)
+		}
+		for _, keys := range [][]string{nil, {"a"}} {
+			if _, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 1, Parked: true, Keys: keys}}); !errors.Is(err, store.ErrIdentity) {
+				t.Errorf("a read of what is parked by who leased before, %s: %v", when, err)
+			}
+		}
+		if _, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}}); !errors.Is(err, store.ErrIdentity) {
+			t.Errorf("a settlement by who leased before, %s: %v", when, err)
+		}
+	}
+	refused("before the next lease")
 	g, err := New(db, nil).Lease(t.Context(), store.LeaseRequest{BootID: "b", TTL: time.Minute})
 	if err != nil || g.Identity == before {
 		t.Fatalf("identity %s after a crash, error %v", g.Identity, err)
 	}
-	reads := []store.LaneRead{{Lane: 0, MaxRecords: 1}}
-	if _, err := s.Read(t.Context(), reads); !errors.Is(err, store.ErrIdentity) {
-		t.Errorf("a read by who leased before: %v", err)
-	}
-	if _, err := s.Settle(t.Context(), []store.Settlement{{BootID: "a", Lane: 0, Epoch: 1}}); !errors.Is(err, store.ErrIdentity) {
-		t.Errorf("a settlement by who leased before: %v", err)
-	}
+	refused("behind it")
+}
+
+// The server's start is a witness that no clock moves: neither a session whose time lies before it, nor
+// the calls that it counts.
+func TestAClockThatMovesIsNoRestart(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		ctx := t.Context()
+		db := newOutbox(t, server, 2)
+		db.SetMaxOpenConns(1)
+		s := New(db, nil)
+		before := lease(t, s, "a").Identity
+		started := func() (us int64) {
+			t.Helper()
+			if err := db.QueryRowContext(ctx, `SELECT started FROM postrider_info`).Scan(&us); err != nil {
+				t.Fatal(err)
+			}
+			return us
+		}
+		first := started()
+		for _, clock := range []string{"1000000000", "DEFAULT", "2100000000", "DEFAULT"} {
+			if _, err := db.ExecContext(ctx, `SET SESSION timestamp = `+clock); err != nil {
+				t.Fatal(err)
+			}
+			if g := lease(t, s, "a"); g.Identity != before {
+				t.Errorf("timestamp %s: identity %s, was %s", clock, g.Identity, before)
+			}
+			if _, err := s.Read(ctx, []store.LaneRead{{Lane: 0, MaxRecords: 1}}); err != nil {
+				t.Errorf("timestamp %s: %v", clock, err)
+			}
+		}
+		for _, calls := range []struct {
+			us      int64
+			another bool
+		}{{0, false}, {sameRun/2 + 1000, false}, {sameRun - 1000, false}, {sameRun + 1000, true}, {-1_000_000, true}} {
+			was := lease(t, s, "a").Identity
+			if _, err := db.ExecContext(ctx, `UPDATE postrider_info SET started = ? - ?`, first, calls.us); err != nil {
+				t.Fatal(err)
+			}
+			if g := lease(t, s, "a"); (g.Identity != was) != calls.another {
+				t.Errorf("a start that is %d us later: identity %s, was %s", calls.us, g.Identity, was)
+			}
+			if now := started(); now < first || now > first+100_000 {
+				t.Errorf("a start that is %d us later: started is %d, was %d", calls.us, now, first)
+			}
+		}
+	})
 }
 
 // A heartbeat whose statement the server chose as the victim of a deadlock is repeated: an

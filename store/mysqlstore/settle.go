@@ -42,6 +42,11 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 			return err
 		}))
 	})
+	for i := range ordered {
+		if st := &ordered[i]; err == nil && !slices.Contains(lost, st.Lane) {
+			s.views.Settled(st.BootID, st.Lane, st.Epoch)
+		}
+	}
 	return lost, err
 }
 
@@ -132,9 +137,9 @@ func (s *Store) fence(identity, here string, call int64, ordered []store.Settlem
 		st := &ordered[i]
 		var pos, open any
 		if st.Position != nil {
-			p, err := holes.Decode(st.Position)
+			p, err := db.Of(st.Lane, st.Position, identity)
 			if err != nil {
-				return nil, fmt.Errorf("lane %d: %w", st.Lane, err)
+				return nil, err
 			}
 			text := db.HolesText(p.Open)
 			if size += len(text); size > onePacket && len(parts) > 0 {
@@ -232,7 +237,8 @@ func (s *Store) consequences(ctx context.Context, q db.Querier, x *operations.Ex
 // behind is the position of a lane behind a settlement that counts.
 func (s *Store) behind(ctx context.Context, q db.Querier, st *store.Settlement) (holes.Position, error) {
 	if st.Position != nil {
-		return holes.Decode(st.Position)
+		p, _, err := db.Decode(st.Position)
+		return p, err
 	}
 	settled, err := s.box.Positions(ctx, q, []store.Lane{st.Lane}, "")
 	return settled[st.Lane], err

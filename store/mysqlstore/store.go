@@ -20,6 +20,7 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
+	"github.com/postrider/postrider/store/mysqlstore/internal/views"
 )
 
 // DefaultPipe is the pipe that reads an outbox from its beginning; pipes of
@@ -46,10 +47,11 @@ type Options struct {
 
 // Store is one pipe of an outbox in MySQL or MariaDB. It is safe for concurrent use.
 type Store struct {
-	box  *db.Outbox
-	own  *sql.DB // of box where Open made it; nil: it is the caller's
-	opts Options
-	born time.Time // holes are timed from here, by the monotonic clock
+	box   *db.Outbox
+	own   *sql.DB // of box where Open made it; nil: it is the caller's
+	opts  Options
+	views *views.Views
+	born  time.Time // holes are timed from here, by the monotonic clock
 
 	mu       sync.Mutex
 	identity string        // of the last Lease, "" before
@@ -99,6 +101,7 @@ func New(pool *sql.DB, opts *Options) *Store {
 		s.opts.CountLimit = defaultCountLimit
 	}
 	s.box = &db.Outbox{DB: pool, Pipe: s.opts.Pipe}
+	s.views = views.New(s.box)
 	return s
 }
 

@@ -5,7 +5,6 @@ package db
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -185,32 +184,6 @@ func Among(seqs []int64) string {
 		within = "(" + within + " OR seq IN (" + Numbers(single) + "))"
 	}
 	return within
-}
-
-// HolesText is a set as the tables keep it.
-func HolesText(set holes.Set) string {
-	pairs := make([][2]int64, 0, len(set))
-	for _, r := range set {
-		pairs = append(pairs, [2]int64{r.First, r.Last})
-	}
-	text, _ := json.Marshal(pairs) // numbers always encode
-	return string(text)
-}
-
-// Position is a row of progress as a position.
-func Position(pos int64, text string) (holes.Position, error) {
-	p := holes.Position{At: pos}
-	if text == "[]" {
-		return p, nil
-	}
-	var pairs [][2]int64
-	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
-		return p, fmt.Errorf("holes %q: %w", text, err)
-	}
-	for _, pair := range pairs {
-		p.Open = append(p.Open, holes.Range{First: pair[0], Last: pair[1]})
-	}
-	return p, nil
 }
 
 // Numbers is a list of numbers for IN; it is never empty.

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 )
 
@@ -34,4 +35,15 @@ func Moment(us sql.NullInt64) time.Time {
 	}
 	// Times of other years have no text that a consumer reads.
 	return time.UnixMicro(max(firstMoment, min(lastMoment, us.Int64))).UTC()
+}
+
+// SelectFor is the word SELECT of a statement that the server ends after a limit: see [TimedOut]. An
+// end of its context alone leaves the statement at work. Without a limit it is the word.
+func SelectFor(limit time.Duration) string {
+	if limit <= 0 {
+		return "SELECT"
+	}
+	limit = max(limit, time.Millisecond)
+	// The first comment is code for MariaDB alone, the second one for MySQL.
+	return fmt.Sprintf("/*M!100101 SET STATEMENT max_statement_time=%.3f FOR */ SELECT /*+ MAX_EXECUTION_TIME(%d) */", limit.Seconds(), limit.Milliseconds())
 }
