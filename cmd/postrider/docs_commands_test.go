@@ -307,8 +307,8 @@ func folded(e ast.Expr) (text string, literal bool) {
 	return "VALUE", false
 }
 
-// allShown reads the documents and the texts of the program.
-func allShown(t *testing.T) (all []commandLine) {
+// treeFiles returns the files of the tree by their paths in it, but those of fixtures and of other programs.
+func treeFiles(t *testing.T) (files []string) {
 	t.Helper()
 	top := filepath.Join("..", "..")
 	err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
@@ -316,31 +316,51 @@ func allShown(t *testing.T) (all []commandLine) {
 			return err
 		}
 		file, err := filepath.Rel(top, name)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		switch ext := filepath.Ext(file); {
 		case d.IsDir() && file != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"node_modules", "testdata", "dist", "bin", "tools"}, d.Name())):
 			return filepath.SkipDir
-		case d.IsDir() || file == filepath.Join("docs", "reference", "commands.md"): // usage lines, made from the commands themselves
-			return nil
-		case ext == ".go" && !strings.HasSuffix(file, "_test.go"):
-			parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-			if err != nil {
-				return err
-			}
-			all = append(all, shownInGo(file, parsed)...)
-		case ext == ".md" || strings.HasPrefix(file, "deploy") && ext != ".json" || strings.HasPrefix(file, "docs") && ext == ".yml":
-			text, err := os.ReadFile(name)
-			if err != nil {
-				return err
-			}
-			all = append(all, shownIn(file, string(text))...)
+		case !d.IsDir():
+			files = append(files, file)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return files
+}
+
+// documentFiles are the pages, manifests and rules that users read. Usage lines are made from the commands themselves.
+func documentFiles(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(treeFiles(t), func(file string) bool {
+		ext := filepath.Ext(file)
+		written := ext == ".md" || strings.HasPrefix(file, "deploy") && ext != ".json" || strings.HasPrefix(file, "docs") && ext == ".yml"
+		return !written || file == filepath.Join("docs", "reference", "commands.md")
+	})
+}
+
+// allShown reads the documents and the texts of the program.
+func allShown(t *testing.T) (all []commandLine) {
+	t.Helper()
+	for _, file := range treeFiles(t) {
+		if filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", file), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, shownInGo(file, parsed)...)
+	}
+	for _, file := range documentFiles(t) {
+		text, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, shownIn(file, string(text))...)
 	}
 	return all
 }
