@@ -147,6 +147,33 @@ func TestDocsNames(t *testing.T) {
 	}
 }
 
+// TestRelayPageNamesTheSettingsOfTheProcess: docs/relay.md lists the settings that an entry of the file's list may not have.
+func TestRelayPageNamesTheSettingsOfTheProcess(t *testing.T) {
+	_, list, _ := strings.Cut(readDoc(t, "relay.md"), "except those of the process: ")
+	list, _, _ = strings.Cut(list, ".")
+	var listed, want []string
+	for _, m := range spanned.FindAllStringSubmatch(strings.ReplaceAll(list, "\n", " "), -1) {
+		listed = append(listed, m[1])
+	}
+	root := (&app{}).root()
+	relay, _, err := root.Find([]string{"relay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(f *pflag.Flag) {
+		if config.IsSetting(f) && !slices.Contains(ownSettings(), f.Name) {
+			want = append(want, config.Key(f.Name))
+		}
+	}
+	relay.Flags().VisitAll(add)
+	root.PersistentFlags().VisitAll(add)
+	slices.Sort(listed)
+	slices.Sort(want)
+	if want = slices.Compact(want); !slices.Equal(listed, want) {
+		t.Errorf("docs/relay.md lists %q, the program has %q", listed, want)
+	}
+}
+
 // TestDocsNamesBite: wrong names are found.
 func TestDocsNamesBite(t *testing.T) {
 	n := namesOf(t)
