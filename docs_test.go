@@ -362,3 +362,58 @@ func TestComparisonNamesTheVersionsThatRun(t *testing.T) {
 		}
 	}
 }
+
+// eventsNamed returns the events of the log that a document names: code of small words in a line about logs.
+func eventsNamed(text string) (events []string) {
+	text = regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(text, "")
+	for line := range strings.Lines(text) {
+		if !regexp.MustCompile(`\b[Ll]og(s|ged)?\b`).MatchString(line) {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([a-z]+(?: [a-z]+)+)`").FindAllStringSubmatch(line, -1) {
+			if !regexp.MustCompile(`^(postrider|migrate) `).MatchString(m[1]) {
+				events = append(events, m[1])
+			}
+		}
+	}
+	return events
+}
+
+// TestDocsNameEvents: an event of the log that a document names is written by the code, in these words.
+func TestDocsNameEvents(t *testing.T) {
+	if found := eventsNamed("Look for `lease lost` in the logs.\nIt waits for `no one`.\n`postrider relay` logs it."); !slices.Equal(found, []string{"lease lost"}) {
+		t.Fatalf("the check finds %q", found)
+	}
+	notEvents := map[string]bool{
+		"read payload":               true, // an act in the journal
+		"woken by":                   true, // a field of status
+		"no partition is made ahead": true, // a finding
+	}
+	texts := map[string]bool{}
+	for _, s := range goFiles(t) {
+		if s.isTest() {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				text, _ := strconv.Unquote(l.Value)
+				texts[text] = true
+			}
+			return true
+		})
+	}
+	named := 0
+	for _, file := range documents(t) {
+		if strings.HasPrefix(file, "docs/adr/") || strings.HasPrefix(file, "docs/reference/") || path.Ext(file) != ".md" {
+			continue
+		}
+		for _, event := range eventsNamed(read(t, file)) {
+			if named++; !texts[event] && !notEvents[event] {
+				t.Errorf("%s: no code logs %q", file, event)
+			}
+		}
+	}
+	if named < 10 {
+		t.Errorf("the documents name %d events only", named)
+	}
+}

@@ -26,7 +26,8 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 			continue
 		}
 		replicas := len(rt.Partitions[0].Replicas)
-		for _, a := range weak(name, replicas, s.configs(ctx, name, "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy")) {
+		configs, _ := s.configs(ctx, name, "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy")
+		for _, a := range weak(name, replicas, configs) {
 			a.Topic = topic
 			found = append(found, a)
 		}
@@ -35,7 +36,7 @@ func (s *Sink) Advise(ctx context.Context, topics []string) ([]broker.Advice, er
 }
 
 // configs returns settings of a topic, without those that this user may not read.
-func (s *Sink) configs(ctx context.Context, name string, settings ...string) map[string]string {
+func (s *Sink) configs(ctx context.Context, name string, settings ...string) (map[string]string, error) {
 	values := make(map[string]string)
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	res := kmsg.NewDescribeConfigsRequestResource()
@@ -44,7 +45,7 @@ func (s *Sink) configs(ctx context.Context, name string, settings ...string) map
 	req.Resources = append(req.Resources, res)
 	resp, err := req.RequestWith(ctx, s.client)
 	if err != nil {
-		return values
+		return values, err
 	}
 	for _, r := range resp.Resources {
 		for _, c := range r.Configs {
@@ -53,7 +54,7 @@ func (s *Sink) configs(ctx context.Context, name string, settings ...string) map
 			}
 		}
 	}
-	return values
+	return values, nil
 }
 
 // weak returns advice about the settings that put a topic's messages at risk.

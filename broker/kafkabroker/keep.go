@@ -13,7 +13,10 @@ import (
 // Keeps is [broker.Info].Keeps. A compacted topic keeps without end.
 func (s *Sink) Keeps(ctx context.Context, topic string) (broker.Keeping, error) {
 	name := s.prefix + topic
-	values := s.configs(ctx, name, "retention.ms", "cleanup.policy")
+	values, err := s.configs(ctx, name, "retention.ms", "cleanup.policy")
+	if err != nil {
+		return broker.Keeping{}, fmt.Errorf("kafkabroker: read retention.ms of topic %s: %w", name, remedy(err, name))
+	}
 	text, there := values["retention.ms"]
 	if !there {
 		return broker.Keeping{}, fmt.Errorf("kafkabroker: read retention.ms of topic %s: the topic does not exist, or this user lacks DESCRIBE_CONFIGS; create the topic, or grant it", name)

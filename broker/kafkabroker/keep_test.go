@@ -1,6 +1,7 @@
 package kafkabroker_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -35,5 +36,13 @@ func TestKeeps(t *testing.T) {
 	}
 	if _, err := sink.Keeps(t.Context(), "keeps-none"); err == nil {
 		t.Error("no error for a missing topic")
+	}
+	nobody, err := kafkabroker.Open("kafka://127.0.0.1:1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	if _, err := nobody.Keeps(t.Context(), "keeps-month"); err == nil || strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("a broker that is down: %v; want an error that does not blame the topic", err)
 	}
 }

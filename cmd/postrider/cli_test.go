@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -190,27 +189,6 @@ func TestDryRunMakesNoFile(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("the dry run made the file")
-	}
-}
-
-// TestDocumentedCommands: every command in these files exists with its flags; those
-// of the operator's pages are run, see operating_test.go.
-func TestDocumentedCommands(t *testing.T) {
-	command := regexp.MustCompile("(?m)(?:^|`)postrider ([a-z][^`\n#]*)")
-	for _, name := range []string{"README.md", "docs/install.md", "docs/personal-data.md", "examples/orders/cmd/orders/main.go"} {
-		data, err := os.ReadFile(filepath.Join("..", "..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := command.FindAllStringSubmatch(strings.ReplaceAll(string(data), "//\t", ""), -1)
-		if len(found) == 0 {
-			t.Errorf("%s shows no command", name)
-		}
-		for _, m := range found {
-			if got := cli(t, nil, "", append(strings.Fields(m[1]), "--help")...); got.code != 0 || !strings.Contains(got.out, "Usage:") {
-				t.Errorf("%s: `postrider %s`: exit code %d, %s", name, m[1], got.code, got.err)
-			}
-		}
 	}
 }
 

@@ -24,7 +24,7 @@ func (s *Store) Office() *ops.Office {
 			ops.CanEmpty:     "let the rows go with their payloads; PostgreSQL has it",
 			ops.CanErase:     "update or delete the rows of postrider_outbox yourself; PostgreSQL has it",
 			ops.CanPartition: "the outbox is one table in one file; PostgreSQL has them",
-			ops.CanRole:      "the rights to the file are all there is; PostgreSQL has them",
+			ops.CanRole:      "the rights to the file are all there is; PostgreSQL, MySQL and MariaDB have them",
 			ops.CanStrict:    "set the version of each message yourself; PostgreSQL has them",
 		},
 	}
