@@ -2,13 +2,16 @@ package mysqlstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	boxdb "github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -255,4 +258,77 @@ func TestActsWaitBehindNoPages(t *testing.T) {
 			t.Errorf("the same %d pages each time", len(seen))
 		}
 	})
+}
+
+// A view, and a read of what is due, look at each record a few times, whether its queue or its lack of a
+// key is shared with thousands.
+//
+// Promises: S
+func TestViewsLookAtEachRecordAFewTimes(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		const n, each = 2500, 100
+		for _, c := range []struct{ name, key, state, captures string }{
+			{"without a key", "''", "'retry'", "0"},
+			{"scheduled", "''", "'scheduled'", "0"},
+			{"in one queue", "'k'", "CASE WHEN a.i = 1 THEN 'retry' ELSE 'waiting' END", "a.i = 1"},
+			{"in queues of their own", "CONCAT('k', a.i * 50 + b.i)", "'retry'", "1"},
+		} {
+			db := newOutbox(t, server, 1)
+			db.SetMaxOpenConns(1) // the counters are the session's
+			_, err := db.ExecContext(t.Context(), "INSERT INTO postrider_parked (pipe, seq, lane, state, captures, due_at, attempts, class, code, error, last_attempt, id, topic, `key`, type, payload, content_type, headers, version, schema_version, created_at)"+
+				" WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 50)"+
+				" SELECT 'main', a.i * 50 + b.i, 0, "+c.state+", "+c.captures+", "+boxdb.Now+" + 3600000000, 1, 'c', 'c', 'e', 0, UUID(), 't', "+c.key+", '', '', '', '{}', 0, 0, 0 FROM r AS a JOIN r AS b")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := New(db, nil)
+			reads := func(what string, fn func() error) {
+				t.Helper()
+				before := handlerReads(t, db)
+				if err := fn(); err != nil {
+					t.Fatal(err)
+				}
+				if got := handlerReads(t, db) - before; got > n*each {
+					t.Errorf("%s: %s reads %d rows, %d of each", c.name, what, got, got/n)
+				}
+			}
+			reads("a lease", func() error {
+				g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Hour})
+				if err == nil && (len(g.Lanes) != 1 || g.Lanes[0].Parked.Records != n) {
+					t.Errorf("%s: granted %d lanes", c.name, len(g.Lanes))
+				}
+				return err
+			})
+			for what, keys := range map[string][]string{"a read": nil, "a read by keys": {"k"}} {
+				reads(what, func() error {
+					_, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 10, Parked: true, Keys: keys}})
+					return err
+				})
+			}
+		}
+	})
+}
+
+// handlerReads is how many rows the session has read, those of temporary tables included.
+func handlerReads(t *testing.T, db *sql.DB) (sum int64) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SHOW SESSION STATUS LIKE 'Handler_%'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var n int64
+		if err := rows.Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(name, "Handler_read") || strings.HasPrefix(name, "Handler_tmp") {
+			sum += n
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return sum
 }

@@ -27,7 +27,7 @@ func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
 // readDue reads what is due; when the read names queues, of each its share.
 func (s *Store) readDue(ctx context.Context, q db.Querier, p *page) error {
 	r, b := p.r, p.b
-	share, named, args := -1, "", []any{s.box.Pipe, r.Lane}
+	share, named, args := -1, "", []any{s.box.Pipe, r.Lane, s.box.Pipe, r.Lane}
 	if r.Keys != nil {
 		share = max(r.MaxRecords/max(len(r.Keys), 1), 1)
 		keys := "NULL"

@@ -28,35 +28,43 @@ func held(k string) string {
 
 // ready is every parked record of some lanes that becomes due by itself: those
 // without a key or not in their key's queue, scheduled ones of free keys, and
-// the head of each queue. A dead record never does. %s: the lanes. Parameter: the pipe.
+// the head of each queue. A dead record never does. %[1]s: the lanes. Parameters: the pipe, twice.
+//
+// MIN and MAX over windows are not used, here and below: the servers compare each row with all others.
 //
 //nolint:gochecknoglobals // a constant, but for the call of held
-var ready = "(SELECT *, " + dueTime + " AS due FROM (" +
-	"SELECT *, MIN(CASE WHEN " + inQueue + " THEN seq END) OVER (PARTITION BY lane, `key`) AS head" +
-	" FROM postrider_parked WHERE pipe = ? AND lane IN (%s)) AS h" +
-	" WHERE state <> 'dead' AND CASE WHEN `key` = '' THEN 1 WHEN state = 'scheduled' THEN head IS NULL WHEN " + inQueue + " THEN head = seq ELSE 1 END AND NOT " + held("h") + ") AS ready"
+var ready = "(SELECT h.*, " + dueTime + " AS due FROM (" +
+	"SELECT pipe, lane, `key`, seq, state, captures, due_at, last_attempt FROM postrider_parked WHERE pipe = ? AND lane IN (%[1]s) AND state <> 'dead') AS h" +
+	" LEFT JOIN (SELECT lane AS queue_lane, `key` AS queue, MIN(seq) AS head FROM postrider_parked WHERE pipe = ? AND lane IN (%[1]s) AND " + inQueue + " GROUP BY lane, `key`) AS q" +
+	" ON q.queue_lane = h.lane AND q.queue = h.`key`" +
+	" WHERE CASE WHEN `key` = '' THEN 1 WHEN state = 'scheduled' THEN head IS NULL WHEN " + inQueue + " THEN head = seq ELSE 1 END AND NOT " + held("h") + ") AS ready"
+
+// timed is what may be due of a lane. Parameters: the pipe, the lane.
+//
+//nolint:gochecknoglobals // a constant, but for the call of held
+var timed = "(SELECT pipe, `key`, seq, state, " + dueTime + " AS due, " + inQueue + " AS chained" +
+	" FROM postrider_parked r WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead') AND NOT " + held("r") + ") AS timed"
+
+const live = "(state <> 'dead' AND due <= " + db.Now + ")"
 
 // Due is what is due of a lane: its place in its key's queue, or 1, and since when
 // the head of that queue is due. A record of a queue flows when none up to it is
-// dead or has its time before it. Parameters: the pipe, the lane.
+// dead or has its time before it. Parameters: the pipe, the lane, and both again.
 //
 //nolint:gochecknoglobals // a constant, but for the call of held
 var Due = "(SELECT pipe, seq, chained, (chained AND seq = final) AS ends, CASE WHEN chained THEN nth ELSE 1 END AS place," +
 	" CASE WHEN chained THEN first_due ELSE due END AS since FROM (" +
-	"SELECT *, ROW_NUMBER() OVER (PARTITION BY `key`, chained ORDER BY seq) AS nth, MIN(live) OVER (PARTITION BY `key`, chained ORDER BY seq) AS flows," +
-	" FIRST_VALUE(due) OVER (PARTITION BY `key`, chained ORDER BY seq) AS first_due," +
-	" MAX(chained) OVER (PARTITION BY `key`) AS held, MAX(seq) OVER (PARTITION BY `key`, chained) AS final FROM (" +
-	"SELECT *, (state <> 'dead' AND due <= " + db.Now + ") AS live FROM (" +
-	"SELECT pipe, `key`, seq, state, " + dueTime + " AS due, " + inQueue + " AS chained" +
-	" FROM postrider_parked r WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead') AND NOT " + held("r") + ") AS timed) AS relevant) AS placed" +
-	" WHERE CASE WHEN chained THEN flows WHEN state = 'scheduled' THEN live AND NOT held ELSE live END) AS due"
+	"SELECT timed.*, q.*, ROW_NUMBER() OVER (PARTITION BY `key`, chained ORDER BY seq) AS nth," +
+	" FIRST_VALUE(due) OVER (PARTITION BY `key`, chained ORDER BY seq) AS first_due FROM " + timed +
+	" LEFT JOIN (SELECT `key` AS queue, MAX(seq) AS final, MIN(CASE WHEN NOT " + live + " THEN seq END) AS stop FROM " + timed + " WHERE chained GROUP BY `key`) AS q ON q.queue = timed.`key`" +
+	") AS placed WHERE CASE WHEN chained THEN stop IS NULL OR seq < stop WHEN state = 'scheduled' THEN " + live + " AND queue IS NULL ELSE " + live + " END) AS due"
 
 // NextSingle tells when the next record that stands in no queue becomes due.
 func NextSingle(ctx context.Context, o *db.Outbox, q db.Querier, lane store.Lane, v *store.ParkedView) error {
 	var at sql.NullInt64
 	var here int64
 	err := q.QueryRowContext(ctx, `SELECT MIN(due), `+db.Now+` FROM `+fmt.Sprintf(ready, db.Numbers([]store.Lane{lane}))+` WHERE due > `+db.Now+` AND NOT `+inQueue,
-		o.Pipe).Scan(&at, &here)
+		o.Pipe, o.Pipe).Scan(&at, &here)
 	if at.Valid {
 		v.HasDue, v.NextDue = true, db.Until(here, at.Int64)
 	}
@@ -225,7 +233,7 @@ func (s *Views) read(ctx context.Context, q db.Querier, lanes []store.Lane, limi
 		" UNION ALL SELECT lane, 3, `key`, MIN(version), MAX(version) FROM ("+
 		"SELECT lane, `key`, version, version + DENSE_RANK() OVER (PARTITION BY lane, `key` ORDER BY version DESC) AS run"+
 		" FROM postrider_parked WHERE pipe = ? AND lane IN ("+in+") AND state = 'dead' AND NOT captures AND `key` <> '' AND version > 0) AS g GROUP BY lane, `key`, run"+
-		" ORDER BY 1, 2, 3, 4", pipe, pipe, pipe, pipe, pipe)
+		" ORDER BY 1, 2, 3, 4", pipe, pipe, pipe, pipe, pipe, pipe)
 	if err != nil {
 		return err
 	}
