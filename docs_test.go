@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"os"
 	"path"
 	"regexp"
@@ -415,5 +416,48 @@ func TestDocsNameEvents(t *testing.T) {
 	}
 	if named < 10 {
 		t.Errorf("the documents name %d events only", named)
+	}
+}
+
+// wrongRuns returns the commands of Go and of make in a text that name no package, no test or no target.
+func wrongRuns(text, makefile string, exist map[string]bool) (wrong []string) {
+	for _, m := range regexp.MustCompile(`\bgo (?:run|test) (?:-\w+ )*\./([\w/.-]*\w)[^`+"`"+`\n|]*`).FindAllStringSubmatch(text, -1) {
+		dir := strings.TrimSuffix(m[1], "/...")
+		if strings.Contains(dir, "NAME") { // the reader's
+			continue
+		}
+		if _, err := os.Stat(dir); err != nil {
+			wrong = append(wrong, m[0])
+			continue
+		}
+		name := regexp.MustCompile(`-(?:run|fuzz) '?\^?(\w+)`).FindStringSubmatch(m[0])
+		if name != nil && !slices.ContainsFunc(slices.Collect(maps.Keys(exist)), func(test string) bool {
+			return strings.HasPrefix(test, dir) && strings.Contains(test[strings.LastIndex(test, ".")+1:], name[1])
+		}) {
+			wrong = append(wrong, m[0])
+		}
+	}
+	for _, m := range regexp.MustCompile("`make ([a-z]+)").FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(makefile, "\n"+m[1]+":") {
+			wrong = append(wrong, m[0])
+		}
+	}
+	return wrong
+}
+
+// TestDocsNameWhatRuns: packages, tests and targets in the commands of documents exist.
+func TestDocsNameWhatRuns(t *testing.T) {
+	_, exist := promised(t)
+	makefile := read(t, "Makefile")
+	if found := wrongRuns("`go test ./console -run TestRoles -v`, `go test ./console -run TestRolls`, `go run ./benches run`, `make test`, `make tset`", makefile, exist); len(found) != 3 {
+		t.Errorf("the check finds %q", found)
+	}
+	for _, file := range documents(t) {
+		if strings.HasPrefix(file, "docs/adr/") || path.Ext(file) != ".md" {
+			continue
+		}
+		for _, wrong := range wrongRuns(read(t, file), makefile, exist) {
+			t.Errorf("%s: %s does not run", file, wrong)
+		}
 	}
 }

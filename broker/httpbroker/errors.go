@@ -48,7 +48,7 @@ const (
 	codeNoAnswer    = "NO_ANSWER"       // the connection ended before the answer: check the receiver
 	codeSlow        = "SLOW"            // the request is late and continues separately: check the receiver
 	codeBusy        = "BUSY"            // the endpoint's concurrency is used up: wait, or raise concurrency
-	codeStopped     = "STOPPED"         // a person or 410 Gone stopped the endpoint: postrider resume --endpoint NAME
+	codeStopped     = "STOPPED"         // a person or 410 Gone stopped the endpoint: postrider resume --endpoint NAME --reason WHY
 	codeCredential  = "CREDENTIAL"      // a secret, certificate or authorization cannot be read: check its file
 	codeClosed      = "CLOSED"          // the endpoint was removed or the sink closed: the message is sent again
 )

@@ -174,6 +174,28 @@ func TestRelayPageNamesTheSettingsOfTheProcess(t *testing.T) {
 	}
 }
 
+// TestRelayHelpNamesEveryParameter: the help text of the relay has every parameter that the URL of a broker may have.
+func TestRelayHelpNamesEveryParameter(t *testing.T) {
+	help := cli(t, nil, "", "relay", "--help").out
+	receiving := []string{"visibility", "wait", "deadline", "unchecked"}
+	for scheme, host := range map[string]string{
+		"kafka": "h", "nats": "h", "amqp": "h", "redis": "h", "sqs": "eu-west-1", "sns": "eu-west-1", "pubsub": "my-project",
+	} {
+		_, of, _ := strings.Cut(help, "\n  "+scheme+"://")
+		of = regexp.MustCompile(`\n  \S`).Split(of, 2)[0]
+		_, list, found := strings.Cut(wrongBroker(scheme+"://"+host+"?unknown=1"), ": use ")
+		if !found || of == "" {
+			t.Errorf("%s: no list of parameters, or no help", scheme)
+		}
+		for name := range strings.SplitSeq(list, ", ") {
+			shared := strings.HasPrefix(name, "tls") || strings.HasPrefix(name, "password-") // explained for all of them
+			if !shared && !slices.Contains(receiving, name) && !regexp.MustCompile(`[?&]`+name+`=`).MatchString(of) {
+				t.Errorf("relay --help does not name %s of %s://", name, scheme)
+			}
+		}
+	}
+}
+
 // TestDocsNamesBite: wrong names are found.
 func TestDocsNamesBite(t *testing.T) {
 	n := namesOf(t)

@@ -8,7 +8,7 @@
 // Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the
 // database (login, privileges, row security), 3 lag above --fail-if-lag,
 // 4 database or broker unreachable, or read-only for now: try again, 5 schema
-// missing or of another version, 6 the doctor, the audit or the schema check found
+// missing or of another version, 6 the doctor, the audit, prune or a schema command found
 // something.
 package main
 

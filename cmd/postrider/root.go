@@ -38,7 +38,7 @@ environment or the file, not into flags, which every user of the machine can see
 Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, also of the database
 (login, privileges, row security), 3 lag above --fail-if-lag, 4 database or broker
 unreachable, or read-only for now: try again, 5 schema missing or of another version,
-6 the doctor, the audit or the schema check found something.`
+6 the doctor, the audit, prune or a schema command found something.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -17,6 +17,6 @@ func Meanings() []Meaning {
 		{Lag, "`status`: lag above `--fail-if-lag`", "alert"},
 		{Unreachable, "a command did not reach the server, lost its connection, or the server was read-only, a standby or out of connections. The relay never ends with it: it waits", "run the command again"},
 		{Schema, "no outbox, or one of another version", "not restart: `postrider migrate`, or upgrade"},
-		{Findings, "`doctor`: a finding as bad as `--fail-on`; `audit`: the books differ; `prune`: a pipe holds too many rows back; `schema check`: a version or a payload is incompatible", "alert"},
+		{Findings, "`doctor`: a finding as bad as `--fail-on`; `audit`: the books differ; `prune`: a pipe holds too many rows back; `schema check`, `schema register`: a version or a payload is incompatible", "alert"},
 	}
 }

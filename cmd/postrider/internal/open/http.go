@@ -22,7 +22,7 @@ func httpKind() kind {
 func webhooksKind() kind {
 	return kind{
 		schemes: []string{"webhooks"}, form: "webhooks:FILE", sink: openWebhooks,
-		params: "  webhooks:FILE  several endpoints, by topic; a change of the file is taken over at once\n",
+		params: "  webhooks:FILE  several endpoints, by topic; a change of the file is used within seconds\n",
 	}
 }
 

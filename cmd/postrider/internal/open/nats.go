@@ -7,7 +7,8 @@ import (
 func natsKind() kind {
 	return kind{
 		schemes: []string{"nats"}, form: "nats://HOST:PORT", sink: openNATS, source: openNATSSource,
-		params: "  nats://[USER:PASSWORD@]HOST:PORT,...   ?prefix=TEXT&dedup=on|off\n",
+		params: "  nats://[USER:PASSWORD@]HOST:PORT,...   ?prefix=TEXT&dedup=on|off\n" +
+			"      &creds=FILE&nkey=FILE&token-file=FILE&token-env=NAME\n",
 	}
 }
 

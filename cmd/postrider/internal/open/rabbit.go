@@ -8,7 +8,7 @@ func rabbitKind() kind {
 	return kind{
 		schemes: []string{"amqp", "amqps"}, form: "amqp://HOST:PORT", sink: openRabbit, source: openRabbitSource,
 		params: "  amqp://[USER:PASSWORD@]HOST:PORT,...[/VHOST]  (amqps:// with TLS)  ?exchange=NAME&routing-key=topic|key&cloudevents-prefix=PREFIX\n" +
-			"      &max-message-bytes=N&window=N&auth=certificate\n",
+			"      &max-message-bytes=N&window=N&connections=N&auth=password|certificate\n",
 	}
 }
 
