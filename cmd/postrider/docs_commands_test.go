@@ -254,9 +254,7 @@ func shownInGo(file string, parsed *ast.File) (all []commandLine) {
 		}
 	}
 	for _, group := range parsed.Comments {
-		for _, s := range shownComment(file, group.Text()) {
-			all = append(all, s)
-		}
+		all = append(all, shownComment(file, group.Text())...)
 	}
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		e, ok := n.(ast.Expr)

@@ -303,9 +303,8 @@ func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	if g.Lanes, err = s.views.Grant(ctx, q, req.TTL, g.Lanes); err != nil || len(g.Lanes) == 0 {
 		return err
 	}
-	if err = s.requests(ctx, q, req.BootID, g); ctx.Err() != nil {
-		g.Requests = nil
-		return nil
+	if err = s.requests(ctx, q, req.BootID, g); ctx.Err() != nil { // they have the next heartbeat
+		g.Requests, err = nil, nil
 	}
 	return err
 }
