@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider/dialect"
 	"github.com/postrider/postrider/inbox"
+	"github.com/postrider/postrider/internal/inboxsql"
 	"github.com/postrider/postrider/outbox"
 )
 
@@ -69,8 +70,7 @@ func (d pgxDB[Tx, Tag, Row]) Transact(ctx context.Context, fn func(tx Tx, conn i
 	if err != nil {
 		return err
 	}
-	// Without ctx: a rollback that is not sent costs the connection.
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as above
+	defer inboxsql.Rollback(ctx, tx)
 	if err := fn(tx, inbox.Pgx[Tag, Row](tx)); err != nil {
 		return err
 	}

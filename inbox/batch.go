@@ -154,7 +154,7 @@ func OnceBatchPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Con
 	if err != nil {
 		return in.wrap("begin for", msgs[0].ID, err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in OncePgx
+	defer inboxsql.Rollback(ctx, tx)
 	fresh, _, err := in.fresh(ctx, Pgx[Tag, R](tx), msgs)
 	if err != nil {
 		return err

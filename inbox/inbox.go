@@ -141,8 +141,7 @@ func OncePgx[T outbox.PgxTx[Tag], Tag outbox.CommandTag](ctx context.Context, in
 	if err != nil {
 		return in.wrap("begin for", m.ID, err)
 	}
-	// Without ctx: a rollback that is not sent costs the connection.
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in Once
+	defer inboxsql.Rollback(ctx, tx)
 	fresh, err := in.Claim(ctx, outbox.Pgx[Tag](tx), m)
 	if err != nil || !fresh {
 		return err

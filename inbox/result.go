@@ -117,7 +117,7 @@ func OnceResultPgx[T PgxTx[Tag, R], Tag outbox.CommandTag, R Row](ctx context.Co
 	if err != nil {
 		return nil, false, in.wrap("begin for", m.ID, err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // as in OncePgx
+	defer inboxsql.Rollback(ctx, tx)
 	result, fresh, err = in.answer(ctx, Pgx[Tag, R](tx), m, func() ([]byte, error) { return fn(tx) })
 	if err != nil || !fresh {
 		return result, fresh, err
