@@ -1,6 +1,7 @@
 package rabbitbroker
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -15,8 +16,9 @@ import (
 	"github.com/postrider/postrider/envelope"
 )
 
-// errAnonymous refuses a message without an id. With an id derived from its content, two
-// equal messages would count as one; with a random one, every delivery would count.
+// errAnonymous rejects a message without an id. With an id derived from its content, two
+// equal messages would count as one; with a random one, every delivery would count. Its
+// dead letter has a random id: each delivery leaves one, and none is lost.
 var errAnonymous = errors.New("has neither the header postrider-id nor the property message-id: its deliveries cannot be told apart")
 
 // decode converts the broker's delivery. Queues have no positions: a
@@ -42,7 +44,7 @@ func (s *Source) decode(d *amqp.Delivery) broker.Delivery {
 	if _, ours := d.Headers[envelope.ID]; !ours && m.ID == derived(place) {
 		switch {
 		case d.MessageId == "" && err == nil:
-			err = fmt.Errorf("message %s of queue %s %w", origin, s.opts.Queue, errAnonymous)
+			m.ID, err = "anonymous:"+rand.Text(), fmt.Errorf("message %s of queue %s %w", origin, s.opts.Queue, errAnonymous)
 		case isUUID(d.MessageId):
 			m.ID = d.MessageId
 		}

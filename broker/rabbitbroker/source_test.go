@@ -67,13 +67,16 @@ func TestQueueIsRefused(t *testing.T) {
 	}
 }
 
-// TestNobodyKnowsIt: a message without an id is received with an error.
-func TestNobodyKnowsIt(t *testing.T) {
+// TestNoMessageID: a message without an id is received with an error, and two with equal
+// bodies are two.
+//
+// Promises: L
+func TestNoMessageID(t *testing.T) {
 	url := testserver.SharedRabbitMQ(t, "4.0").URL
 	ch := channel(t, url)
 	queue := declare(t, ch, single())
 	const id = "01890a5d-ac96-774b-bcce-b302099a8057"
-	for _, p := range []amqp.Publishing{{Body: []byte("x")}, {Body: []byte("x"), MessageId: id, Type: "t", ContentType: "text/plain"}} {
+	for _, p := range []amqp.Publishing{{Body: []byte("x")}, {Body: []byte("x")}, {Body: []byte("x"), MessageId: id, Type: "t", ContentType: "text/plain"}} {
 		if err := ch.PublishWithContext(t.Context(), "", queue, true, false, p); err != nil {
 			t.Fatal(err)
 		}
@@ -82,18 +85,18 @@ func TestNobodyKnowsIt(t *testing.T) {
 	var ds []broker.Delivery
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for len(ds) < 2 {
-		more, err := src.Receive(ctx, 2)
+	for len(ds) < 3 {
+		more, err := src.Receive(ctx, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ds = append(ds, more...)
 	}
-	if ds[0].Err == nil || ds[0].Message.ID == "" {
-		t.Errorf("the message without an id: %v, id %q", ds[0].Err, ds[0].Message.ID)
+	if first, second := ds[0], ds[1]; first.Err == nil || second.Err == nil || first.Message.ID == "" || first.Message.ID == second.Message.ID {
+		t.Errorf("the messages without an id: %v and %v, ids %q and %q", first.Err, second.Err, first.Message.ID, second.Message.ID)
 	}
-	if m := ds[1].Message; ds[1].Err != nil || m.ID != id || m.Type != "t" || m.ContentType != "text/plain" || m.Topic != queue {
-		t.Errorf("the message with a message-id: %v, %+v", ds[1].Err, m)
+	if m := ds[2].Message; ds[2].Err != nil || m.ID != id || m.Type != "t" || m.ContentType != "text/plain" || m.Topic != queue {
+		t.Errorf("the message with a message-id: %v, %+v", ds[2].Err, m)
 	}
 }
 
