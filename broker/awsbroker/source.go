@@ -38,6 +38,9 @@ type SourceOptions struct {
 	Wait time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
+	// MaxHeldBytes bounds their bytes, estimated from the size of earlier messages; 64 MiB if
+	// zero. One answer of larger messages may pass it.
+	MaxHeldBytes int
 	// Timeout is how long an answer may take, beside Wait; 10 s if zero.
 	Timeout time.Duration
 	// Foreign says what messages look like that others wrote.
@@ -86,13 +89,13 @@ func NewSource(client *sqs.Client, opts *SourceOptions) (*Source, error) {
 	}
 	o := *opts
 	o.Visibility, o.Wait = cmp.Or(o.Visibility, 30*time.Second), cmp.Or(o.Wait, mostWait)
-	o.MaxHeld, o.Timeout = cmp.Or(o.MaxHeld, 1024), cmp.Or(o.Timeout, 10*time.Second)
+	o.MaxHeld, o.MaxHeldBytes, o.Timeout = cmp.Or(o.MaxHeld, 1024), cmp.Or(o.MaxHeldBytes, 64<<20), cmp.Or(o.Timeout, 10*time.Second)
 	switch {
 	case o.Visibility < time.Second || o.Visibility > mostVisibility || o.Visibility%time.Second != 0:
 		return nil, fmt.Errorf("awsbroker: source: Visibility must be whole seconds from 1s to 12h (got %v)", o.Visibility)
 	case o.Wait < time.Second || o.Wait > mostWait || o.Wait%time.Second != 0:
 		return nil, fmt.Errorf("awsbroker: source: Wait must be whole seconds from 1s to 20s (got %v)", o.Wait)
-	case o.MaxHeld < 0 || o.Timeout < 0:
+	case o.MaxHeld < 0 || o.MaxHeldBytes < 0 || o.Timeout < 0:
 		return nil, errors.New("awsbroker: source: no option may be negative")
 	}
 	s := &Source{queues: newQueues(client, o.Prefix, o.Account, o.Standard), opts: o, codec: wireCodec()}
@@ -102,7 +105,7 @@ func NewSource(client *sqs.Client, opts *SourceOptions) (*Source, error) {
 	}
 	s.codec.Foreign = o.Foreign
 	s.hand = inhand.NewQueue(inhand.Service[receipt]{
-		Name: "awsbroker", Time: o.Visibility, MaxDelay: mostVisibility - o.Visibility, MaxHeld: o.MaxHeld,
+		Name: "awsbroker", Time: o.Visibility, MaxDelay: mostVisibility - o.Visibility, MaxHeld: o.MaxHeld, MaxBytes: o.MaxHeldBytes,
 		Closing: min(closing, o.Timeout), Batch: mostEntries, Parallel: parallel,
 		Poll: s.poll, Delete: s.acknowledge, Hide: s.hide, Stale: stale,
 		// What a later poll brought stays: the service hands that out when the message is deleted.
@@ -144,10 +147,10 @@ func (s *Source) Close() {
 	}
 }
 
-// poll polls once. It may bring some messages more than the source has room for.
-func (s *Source) poll(life context.Context, limit, _ int) ([]*held, error) {
+// poll polls once.
+func (s *Source) poll(life context.Context, limit, room int) ([]*held, error) {
 	in := sqs.ReceiveMessageInput{
-		MaxNumberOfMessages: int32(min(limit, mostEntries)),                                                              //nolint:gosec // at most 10
+		MaxNumberOfMessages: int32(min(limit, room, mostEntries)),                                                        //nolint:gosec // at most 10
 		WaitTimeSeconds:     int32(s.opts.Wait / time.Second), VisibilityTimeout: int32(s.opts.Visibility / time.Second), //nolint:gosec // at most 12 hours
 		MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	}

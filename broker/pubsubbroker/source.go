@@ -32,6 +32,9 @@ type SourceOptions struct {
 	Deadline time.Duration
 	// MaxHeld bounds the unsettled messages; 1024 if zero.
 	MaxHeld int
+	// MaxHeldBytes bounds their bytes, estimated from the size of earlier messages; 64 MiB if
+	// zero. One answer of larger messages may pass it.
+	MaxHeldBytes int
 	// Timeout is how long an answer may take; 10 s if zero. A pull waits for a minute.
 	Timeout time.Duration
 	// Foreign says what messages look like that others wrote.
@@ -86,13 +89,14 @@ func newSource(opts *SourceOptions) (*Source, error) {
 		return nil, errors.New("pubsubbroker: source: a project and a subscription are required")
 	}
 	o := *opts
-	o.Deadline, o.MaxHeld, o.Timeout = cmp.Or(o.Deadline, time.Minute), cmp.Or(o.MaxHeld, 1024), cmp.Or(o.Timeout, 10*time.Second)
+	o.Deadline, o.Timeout = cmp.Or(o.Deadline, time.Minute), cmp.Or(o.Timeout, 10*time.Second)
+	o.MaxHeld, o.MaxHeldBytes = cmp.Or(o.MaxHeld, 1024), cmp.Or(o.MaxHeldBytes, 64<<20)
 	switch {
 	case !projectShape.MatchString(o.Project):
 		return nil, fmt.Errorf("pubsubbroker: source: %w (got %q)", errProject, o.Project)
 	case o.Deadline < leastDeadline || o.Deadline > mostDeadline || o.Deadline%time.Second != 0:
 		return nil, fmt.Errorf("pubsubbroker: source: Deadline must be whole seconds from %v to %v (got %v)", leastDeadline, mostDeadline, o.Deadline)
-	case o.MaxHeld < 0 || o.Timeout < 0:
+	case o.MaxHeld < 0 || o.MaxHeldBytes < 0 || o.Timeout < 0:
 		return nil, errors.New("pubsubbroker: source: no option may be negative")
 	}
 	s := &Source{opts: o, codec: wireCodec(), name: o.Prefix + o.Subscription, pullFor: pullFor}
@@ -101,7 +105,7 @@ func newSource(opts *SourceOptions) (*Source, error) {
 	}
 	s.codec.Foreign = o.Foreign
 	s.hand = inhand.NewQueue(inhand.Service[receipt]{
-		Name: "pubsubbroker", Time: o.Deadline, MaxDelay: mostDeadline, MaxHeld: o.MaxHeld,
+		Name: "pubsubbroker", Time: o.Deadline, MaxDelay: mostDeadline, MaxHeld: o.MaxHeld, MaxBytes: o.MaxHeldBytes,
 		Closing: min(closing, o.Timeout), Batch: mostAck, Parallel: 1, Together: true, MinDelay: leastDelay,
 		Poll: s.poll, Delete: s.acknowledge, Hide: s.keep, Stale: stale,
 		Taken: func(receipt, receipt) bool { return true }, // the service delivers a key again from the lost message on

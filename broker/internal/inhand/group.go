@@ -20,6 +20,7 @@ type Held[T any] struct {
 
 	group *group[T]
 	added int // the call of Add that brought it
+	size  int // bytes
 }
 
 // group is what a queue holds of one group. Its fields are guarded by the queue's mu.
@@ -45,9 +46,14 @@ func (q *Queue[T]) Add(got ...*Held[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.added++
+	largest := 0
 	for _, h := range got {
-		h.added = q.added
+		h.added, h.size = q.added, h.Delivery.Message.Size()
+		largest = max(largest, h.size)
 		q.add(h)
+	}
+	if largest > 0 {
+		q.budget.Seen(largest)
 	}
 	q.wake()
 }
@@ -69,7 +75,7 @@ func (q *Queue[T]) add(h *Held[T]) {
 	h.group, h.Delivery.Token = g, h
 	g.waiting = append(g.waiting, h)
 	q.groups[g.name] = g // removing may have dropped it
-	q.held++
+	q.held, q.bytes = q.held+1, q.bytes+h.size
 	if !slices.Contains(q.order, g) {
 		q.order = append(q.order, g)
 	}
@@ -120,7 +126,7 @@ func (q *Queue[T]) remove(h *Held[T]) {
 	} else {
 		return
 	}
-	q.held--
+	q.held, q.bytes = q.held-1, q.bytes-h.size
 	switch {
 	case g.out == nil && len(g.waiting) == 0:
 		delete(q.groups, g.name)

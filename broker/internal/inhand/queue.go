@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/internal/budget"
 )
 
 // ErrLost answers a request about a message that other consumers may receive, or
@@ -24,6 +25,7 @@ type Service[T any] struct {
 	MaxDelay time.Duration // of a message that is given back
 	MinDelay time.Duration // of a message that is given back, also by Close; zero: none
 	MaxHeld  int           // no poll begins while so many messages are held
+	MaxBytes int           // or messages of so many bytes; one answer of unexpected sizes may pass it
 	Closing  time.Duration // for the requests of Close together
 	Batch    int           // most messages of a request
 	Parallel int           // requests that one call has under way at once
@@ -59,6 +61,8 @@ type Queue[T any] struct {
 	groups  map[string]*group[T]
 	order   []*group[T] // that may have a message to hand out, the oldest first
 	held    int
+	bytes   int // of the messages that are held
+	budget  budget.Budget
 	added   int // calls of Add
 	polling bool
 	err     error // of the last poll, for the next Receive
@@ -68,7 +72,7 @@ type Queue[T any] struct {
 
 // NewQueue returns an empty queue. It does no I/O; Receive starts the polls, and Close ends them.
 func NewQueue[T any](of Service[T]) *Queue[T] {
-	q := &Queue[T]{of: of, groups: make(map[string]*group[T]), change: make(chan struct{})}
+	q := &Queue[T]{of: of, groups: make(map[string]*group[T]), change: make(chan struct{}), budget: budget.Budget{Bytes: of.MaxBytes}}
 	q.life, q.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	return q
 }
@@ -107,7 +111,7 @@ func (q *Queue[T]) Receive(ctx context.Context, limit int) ([]broker.Delivery, e
 				q.mu.Unlock()
 				return nil, err
 			}
-			if room := q.of.MaxHeld - q.held; !q.polling && room > 0 {
+			if room := q.budget.Ask(q.of.MaxHeld-q.held, q.bytes); !q.polling && room > 0 {
 				q.polling = true
 				q.poll.Go(func() { q.fetch(limit, room) })
 			}

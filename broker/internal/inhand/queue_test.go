@@ -59,7 +59,7 @@ const hidden = 30 * time.Second
 func (s *service) queue(t *testing.T, change func(*inhand.Service[receipt])) *inhand.Queue[receipt] {
 	t.Helper()
 	of := inhand.Service[receipt]{
-		Name: "testbroker", Time: hidden, MaxDelay: time.Minute, MaxHeld: 100, Closing: 2 * time.Second, Batch: 10, Parallel: 1,
+		Name: "testbroker", Time: hidden, MaxDelay: time.Minute, MaxHeld: 100, MaxBytes: 1 << 40, Closing: 2 * time.Second, Batch: 10, Parallel: 1,
 		Poll: s.poll, Delete: s.delete, Hide: s.hide,
 		Stale: func(held, next receipt) bool { return held.n >= next.n },
 		Taken: func(lost, behind receipt) bool { return lost.poll == behind.poll },
@@ -553,6 +553,35 @@ func TestQueuePolls(t *testing.T) {
 		_, ids = receive(t, q, 5)
 		equal(t, "received", ids, "")
 		equal(t, "requests after a failed poll", s.taken(), "poll 5/1")
+	})
+}
+
+// TestQueueCapsBytes: large messages are polled few at a time, and none while those that are
+// held reach the bound, whatever the bound on their number.
+//
+// Promises: G
+func TestQueueCapsBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		q := s.queue(t, func(of *inhand.Service[receipt]) { of.MaxBytes = 4 << 20 })
+		large := messages(1, "a1 b1 c1")
+		for _, h := range large {
+			h.Delivery.Message.Payload = make([]byte, 2<<20-100)
+		}
+		s.polls <- large[:1]
+		first, ids := receive(t, q, 5)
+		equal(t, "received", ids, "a1")
+		s.polls <- large[1:]
+		_, ids = receive(t, q, 5)
+		equal(t, "received", ids, "b1 c1")
+		equal(t, "requests", s.taken(), "poll 5/4, poll 5/1")
+		_, ids = receive(t, q, 5)
+		equal(t, "received above the bound", ids, "")
+		equal(t, "requests above the bound", s.taken(), "")
+		must(t, q.Settle(t.Context(), []broker.Verdict{{Delivery: first[0], Ack: true}}))
+		_, _ = receive(t, q, 5)
+		equal(t, "requests below the bound", s.taken(), "delete a1, poll 5/1")
 	})
 }
 
