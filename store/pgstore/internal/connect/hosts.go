@@ -1,4 +1,4 @@
-package pgstore
+package connect
 
 import (
 	"context"
@@ -13,35 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// UsePassword makes the pool call ask for the password before each connection, for
-// rotating passwords such as a cloud's token. Existing connections
-// stay open. Call it after [ParseConfig]. ask must be safe for concurrent use,
-// return within the connection's timeout, and must not put secrets into its error.
-func UsePassword(cfg *pgxpool.Config, ask func(ctx context.Context) (string, error)) {
-	before := cfg.BeforeConnect
-	cfg.BeforeConnect = func(ctx context.Context, cc *pgx.ConnConfig) error {
-		password, err := ask(ctx)
-		if err != nil {
-			return &store.UnusableError{What: "no password for the database: " + err.Error(), Fix: "check where it comes from", Err: err}
-		}
-		cc.Password = password
-		if before == nil {
-			return nil
-		}
-		return before(ctx, cc)
-	}
-}
-
 const (
-	// hostsHedge is how long only the last known primary is asked.
-	hostsHedge = 250 * time.Millisecond
-	// hostsAgain is the pause before a read-only server is asked again, while
+	// hedge is how long only the last known primary is asked.
+	hedge = 250 * time.Millisecond
+	// again is the pause before a read-only server is asked again, while
 	// another server has not answered.
-	hostsAgain = 300 * time.Millisecond
+	again = 300 * time.Millisecond
 )
 
 // hosts finds the primary among the hosts of a connection string.
@@ -59,9 +39,12 @@ type answer struct {
 	err  error
 }
 
-// useHosts connects to the primary among the hosts of cfg, unless the string has
-// target_session_attrs.
-func useHosts(cfg *pgxpool.Config) {
+// UseHosts makes the pools of cfg connect to the primary among the hosts of its connection string,
+// unless the string has one host or target_session_attrs. Call it before the pool is made.
+func UseHosts(cfg *pgxpool.Config) {
+	if len(candidates(cfg.ConnConfig)) < 2 {
+		return
+	}
 	if cfg.ConnConfig.ValidateConnect == nil {
 		cfg.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
@@ -88,7 +71,7 @@ func (h *hosts) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
 			if first >= 0 && i != first {
 				select {
 				case <-others:
-				case <-time.After(hostsHedge):
+				case <-time.After(hedge):
 				case <-ctx.Done():
 					return
 				}
@@ -135,7 +118,7 @@ func askHost(ctx context.Context, i int, c *pgx.ConnConfig, answers chan<- answe
 		case <-ctx.Done():
 			return
 		}
-		if err == nil || db.Pause(ctx, hostsAgain) != nil {
+		if err == nil || db.Pause(ctx, again) != nil {
 			return
 		}
 	}
