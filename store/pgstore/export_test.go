@@ -24,5 +24,11 @@ func StandsSQL(schema string) string {
 // TimedOut reports whether an error says that a statement or a transaction took too long.
 func TimedOut(err error) bool { return timedOut(err) }
 
+// PreferSpan makes the next read use a span if its lanes are in step, even for few rows.
+func (s *Store) PreferSpan() { s.pace.behind, s.pace.least, s.pace.pause = true, 1, 0 }
+
+// Spans is the number of reads that have used a span.
+func (s *Store) Spans() int { return s.pace.spans }
+
 // PageRows is how many records the next page asks for.
 func (s *Store) PageRows(maxRecords, maxBytes int) int { return s.pageRows(maxRecords, maxBytes) }

@@ -41,8 +41,10 @@ type laneRead struct {
 	limit    int // records of the next page
 	maxBytes int
 	page     rows
-	bound    int64    // of a pipe with a filter: how far it looked, 0: to the end
+	bound    int64    // of a pipe with a filter, or of a span: how far it looked, 0: to the end
 	late     rows     // stragglers
+	arena    arena    // of a span, whose rows of all lanes come mixed
+	lost     int64    // least number that a span left out for its bytes, 0: none
 	resolved xids.Set // transactions that ended since the cursor passed them
 }
 
@@ -161,6 +163,7 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 	if err != nil {
 		return nil, err
 	}
+	lanes = r.inStep(lanes)
 	batches = append(batches, r.room.left...)
 	if len(lanes) > 0 {
 		if err := r.readLog(ctx, lanes); err != nil {
@@ -407,17 +410,23 @@ func (r *reader) readLog(ctx context.Context, lanes []*laneRead) error {
 // pages makes the round trip of a read: the sequence first, then snapshot, next
 // transaction id and rows in one statement.
 func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
-	floor, err := r.prepare(ctx, r.store.sql.floor)
+	of := [2]string{r.store.sql.floor, r.sql(r.store.sql.page, r.store.sql.pageFiltered)}
+	if r.span != (span{}) {
+		of = [2]string{r.store.sql.spanFloor, r.store.sql.span}
+	}
+	floor, err := r.prepare(ctx, of[0])
 	if err != nil {
 		return err
 	}
-	page, err := r.prepare(ctx, r.sql(r.store.sql.page, r.store.sql.pageFiltered))
+	page, err := r.prepare(ctx, of[1])
 	if err != nil {
 		return err
 	}
 	ids, pos, limits, scan := newList(len(lanes)), newList(len(lanes)), newList(len(lanes)), newList(len(lanes))
+	paged := make([]*laneRead, 0, len(lanes))
 	for _, l := range lanes {
 		if len(l.cur.draining) == 0 { // what drains goes first: no new page
+			paged = append(paged, l)
 			ids.add(int64(l.req.Lane))
 			pos.add(l.cur.pos)
 			limits.add(int64(l.limit))
@@ -434,8 +443,12 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 	if r.filter != nil {
 		params = append(append(params, scan.end()), r.filter...)
 	}
+	read := r.pageRows
+	if r.span != (span{}) {
+		params, read = [][]byte{params[0], number(r.span.low), number(r.span.high), number(int64(spanLimit(paged)))}, r.spanRows
+	}
 	page.send(p, params, binaryResults)
-	readers := []func(*pgconn.ResultReader) error{r.floorRow, func(rr *pgconn.ResultReader) error { return r.pageRows(rr, lanes) }}
+	readers := []func(*pgconn.ResultReader) error{r.floorRow, func(rr *pgconn.ResultReader) error { return read(rr, paged) }}
 	if params := r.youngLate(lanes); params != nil {
 		late.send(p, params, binaryResults)
 		readers = append(readers, func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &r.early) })
@@ -530,6 +543,7 @@ func (r *reader) pageRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	if r.within > 0 {
 		r.store.sawFull(left > 0 || total > r.within/2)
 	}
+	r.store.sawPages(lanes)
 	return nil
 }
 

@@ -11,12 +11,15 @@ import (
 // age() is only in an outermost select list, so that it runs
 // after the statement's snapshot was taken.
 func (st *statements) readSQL(q func(string) string) {
-	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + db.ReadSettings)
-	st.page = q(`SELECT (-1)::smallint, age('3'::xid)::bigint, '0'::xid8, NULL::uuid, pg_current_snapshot()::text, '', '', NULL::bytea, '',
+	const header = `SELECT (-1)::smallint, age('3'::xid)::bigint, '0'::xid8, NULL::uuid, pg_current_snapshot()::text, '', '', NULL::bytea, '',
  NULL::jsonb, 0::bigint, 0::integer, NULL::timestamptz, clock_timestamp()
 UNION ALL
-SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::integer[]) AS l(lane, pos, n)
+`
+	st.floor = q(`SELECT {{stands}}, {{identity}}, ` + db.ReadSettings)
+	st.page = q(header + `SELECT {{columns}} FROM unnest($1::smallint[], $2::bigint[], $3::integer[]) AS l(lane, pos, n)
 CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq > l.pos ORDER BY o.seq LIMIT l.n) o`)
+	st.spanFloor = q(`SELECT {{stands}}, {{identity}}, ` + db.SpanSettings)
+	st.span = q(header + `(SELECT {{columns}} FROM {{schema}}.outbox o WHERE o.lane = ANY ($1::smallint[]) AND o.seq > $2 AND o.seq <= $3 LIMIT $4)`)
 	// The sums keep the planner on the index by xid: the other one would lead it
 	// through everything behind the cursor.
 	st.settings = q(`SELECT {{identity}}, ` + db.ReadSettings)

@@ -31,6 +31,7 @@ type reader struct {
 	early lateRows  // these rows
 	waits bool      // the page has arrived and waits until it is durable: its size costs no time any more
 	heard []int16   // lanes whose log was read, where the bell wants to know
+	span  span      // the numbers to read, if not a page per lane
 	quiet bool      // nothing was written since the same read found nothing
 	// within bounds the bytes of all batches of the call, 0: nothing does; spent is
 	// what the batches made so far hold, and the late rows of all.
@@ -99,7 +100,7 @@ func (r *reader) lateParams(ids xids.Set, lanes *list, top int64) [][]byte {
 		lo.add(int64(x.Lo))
 		hi.add(int64(x.Hi))
 	}
-	params := [][]byte{lo.end(), hi.end(), lanes.end(), strconv.AppendInt(nil, top, 10), strconv.AppendInt(nil, stragglerRows, 10)}
+	params := [][]byte{lo.end(), hi.end(), lanes.end(), number(top), number(stragglerRows)}
 	return append(params, r.filter...)
 }
 
@@ -419,5 +420,7 @@ func (l *list) add(v int64) {
 	}
 	l.b = strconv.AppendInt(l.b, v, 10)
 }
+
+func number(v int64) []byte { return strconv.AppendInt(nil, v, 10) }
 
 func (l *list) end() []byte { return append(l.b, '}') }

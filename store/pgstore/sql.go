@@ -10,6 +10,7 @@ import (
 // statements has the SQL for one schema, made once.
 type statements struct {
 	floor, page, stragglers, bulk, cursors, due         string // read
+	spanFloor, span                                     string // of a backlog
 	pageFiltered, stragglersFiltered                    string // of a pipe with a filter
 	bulkFiltered                                        string
 	settings, queues, singles, nextSingle, settledSince string

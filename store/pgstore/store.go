@@ -62,6 +62,7 @@ type Store struct {
 	cautious bool             // rowBytes is a guess made after time ran out
 	readFull bool             // the newest page of the log filled its bound
 	lastRead sizes            // sizes the buffers of the next read
+	pace     pace             // how the next read reads many lanes
 	young    xids.Set         // transactions that the last page saw running and that were young
 	lookNext uint64           // the transaction id that came next at the last page
 	lookedAt time.Time
@@ -88,7 +89,7 @@ var _ store.Store = (*Store)(nil)
 // instances. After two unanswered heartbeats in a row, all connections of the pool are
 // replaced ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
-	s := &Store{}
+	s := &Store{pace: pace{least: spanRows, pause: spanRest}}
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts

@@ -25,8 +25,13 @@ const (
 
 	// ReadSettings are the settings of a transaction that reads: plans must not depend on
 	// statistics that are hours old. An index probe per lane is right for every size of the table.
-	ReadSettings = `set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
- set_config('enable_sort', 'off', true), set_config('jit', 'off', true), set_config('row_security', 'off', true),
+	ReadSettings = `set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), ` + steady
+	// SpanSettings are those of a transaction that reads a range of numbers: the rows of
+	// many lanes in the order in which they lie, each block of the table once.
+	SpanSettings = `set_config('enable_indexscan', 'off', true), set_config('enable_indexonlyscan', 'off', true),
+ set_config('enable_bitmapscan', 'on', true), ` + steady
+
+	steady = `set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('row_security', 'off', true),
  set_config('max_parallel_workers_per_gather', '0', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
 )
 

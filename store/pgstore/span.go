@@ -1,0 +1,210 @@
+package pgstore
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postrider/postrider/store"
+)
+
+// span is a range of numbers that a read scans for all of its lanes at once. It visits a block
+// of the table once, where a page per lane visits it once per lane: see docs/reading.md.
+// The zero span is no range: each lane has a page.
+type span struct{ low, high int64 }
+
+const (
+	spanLanes = 8    // least lanes of a span
+	spanRows  = 1024 // least rows of a span
+	spanRest  = 16   // reads with pages after a span that fetched many rows in vain
+	// spanShare is the least assumed part of a span's numbers that have rows of its lanes.
+	spanShare = 1.0 / 16
+)
+
+// pace is what the reads of the log have shown so far.
+type pace struct {
+	least  int     // rows of a span: spanRows
+	pause  int     // of spans, in reads: spanRest
+	behind bool    // the last read left rows in most of its lanes
+	apart  bool    // the last span left out the lanes that stand elsewhere: now they are read
+	rest   int     // reads with pages before the next span
+	spans  int     // so far
+	share  float64 // part of the last span's numbers that had rows of its lanes
+}
+
+// inStep returns the lanes to read now, with a span if most of them stand close together.
+// Spans then alternate with pages of the others.
+func (r *reader) inStep(lanes []*laneRead) []*laneRead {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	p := &r.store.pace
+	p.rest = max(p.rest-1, 0)
+	var log []*laneRead
+	want := 0
+	for _, l := range lanes {
+		if len(l.cur.draining) == 0 {
+			log, want = append(log, l), want+l.limit
+		}
+	}
+	if r.filter != nil || !p.behind || p.rest > 0 || len(log) < spanLanes || want < p.least {
+		return lanes
+	}
+	if p.share == 0 {
+		p.share = float64(len(log)) / float64(r.store.opts.Lanes)
+	}
+	width := int64(float64(want) * 7 / 8 / min(max(p.share, spanShare), 1))
+	slices.SortFunc(log, func(a, b *laneRead) int { return cmp.Compare(a.cur.pos, b.cur.pos) })
+	first, n := densest(log, width/2)
+	if n < len(log)*3/4 {
+		return lanes
+	}
+	in := log[first : first+n]
+	if p.apart = n < len(log) && !p.apart; n == len(log) || p.apart {
+		r.span = span{low: in[0].cur.pos, high: in[0].cur.pos + width}
+	}
+	kept := lanes[:0]
+	for _, l := range lanes {
+		if len(l.cur.draining) == 0 && slices.Contains(in, l) != (r.span != span{}) {
+			r.room.left = append(r.room.left, store.Batch{Lane: l.req.Lane, Position: l.req.After, More: true})
+			continue
+		}
+		kept = append(kept, l)
+	}
+	return kept
+}
+
+// densest returns the longest run of lanes, sorted by position, whose positions differ by
+// at most width.
+func densest(lanes []*laneRead, width int64) (first, n int) {
+	from := 0
+	for i, l := range lanes {
+		for l.cur.pos-lanes[from].cur.pos > width {
+			from++
+		}
+		if i+1-from > n {
+			first, n = from, i+1-from
+		}
+	}
+	return first, n
+}
+
+// spanLimit is the number of rows above which a span's answer is cut off.
+func spanLimit(lanes []*laneRead) int {
+	n := 0
+	for _, l := range lanes {
+		n += 2 * l.limit
+	}
+	return n
+}
+
+// spanRows reads the header row and the records, in the order in which they lie.
+func (r *reader) spanRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
+	var rec record
+	n, bytes, first := 0, 0, r.guess.bytes/len(lanes)
+	most := cmp.Or(r.within, defaultBatchBytes)
+	for rr.NextRow() {
+		v := rr.Values()
+		if len(v) != colCount || len(v[colLane]) != 2 || len(v[colSeq]) != 8 {
+			return errRow
+		}
+		if v[colLane][0] == 0xff {
+			if err := r.header(v); err != nil {
+				return err
+			}
+			continue
+		}
+		n++
+		l := r.room.byLane[int16(binary.BigEndian.Uint16(v[colLane]))]
+		if l == nil {
+			return errRow
+		}
+		seq, size := int64(binary.BigEndian.Uint64(v[colSeq])), wireSize(v)
+		switch {
+		case seq <= l.cur.pos:
+			continue
+		case bytes+size > most:
+			l.lost = min(cmp.Or(l.lost, math.MaxInt64), seq)
+			continue
+		case l.page.msgs == nil:
+			l.arena.first = first
+			l.page.grow(l.limit)
+		}
+		if err := l.arena.decode(v, &rec); err != nil {
+			return err
+		}
+		l.page.add(&rec, r.now, math.MaxInt, math.MaxInt, 0)
+		bytes += size
+	}
+	r.trimSpan(lanes, n)
+	return nil
+}
+
+// trimSpan sorts what a span has found by number, and applies the limits of lanes and call.
+func (r *reader) trimSpan(lanes []*laneRead, found int) {
+	used, total, last, end := 0, 0, sizes{}, r.span.high >= r.floor
+	whole := found < spanLimit(lanes) // else any lane may lack any row
+	left := 0
+	for _, l := range lanes {
+		p := &l.page
+		sort.Sort(p)
+		keep, bytes := 0, 0
+		for whole && keep < min(len(p.meta), l.limit) && (l.lost == 0 || p.meta[keep].Seq < l.lost) {
+			size := p.size[keep]
+			if keep > 0 && bytes+size > l.maxBytes || !r.fits(&l.req, keep, total, size) {
+				break
+			}
+			keep, bytes, total = keep+1, bytes+size, total+size
+		}
+		if p.cut = !whole || l.lost > 0 || keep < len(p.meta); p.cut {
+			left++
+		}
+		clear(p.msgs[keep:])
+		p.msgs, p.meta, p.size, p.seen = p.msgs[:keep], p.meta[:keep], p.size[:keep], keep
+		if !end {
+			l.bound = r.span.high
+		}
+		used += keep
+		last.rows, last.bytes = max(last.rows, keep), last.bytes+l.arena.used
+	}
+	r.store.sawRows(used, total, last)
+	if r.within > 0 {
+		r.store.sawFull(total > r.within/2)
+	}
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	p := &r.store.pace
+	p.spans++
+	p.behind = !end || left > len(lanes)/2
+	if !whole || used < found*3/4 {
+		p.rest = p.pause
+	}
+	if !end {
+		p.share = float64(found) / float64(r.span.high-r.span.low)
+	}
+}
+
+// sawPages notes whether pages of lanes left rows in most of them.
+func (s *Store) sawPages(lanes []*laneRead) {
+	left := 0
+	for _, l := range lanes {
+		if l.page.cut || len(l.page.msgs) == l.limit {
+			left++
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pace.behind = left > len(lanes)/2
+}
+
+// Len, Less and Swap implement sort.Interface, by number.
+func (r *rows) Len() int           { return len(r.meta) }
+func (r *rows) Less(i, j int) bool { return r.meta[i].Seq < r.meta[j].Seq }
+func (r *rows) Swap(i, j int) {
+	r.msgs[i], r.msgs[j] = r.msgs[j], r.msgs[i]
+	r.meta[i], r.meta[j] = r.meta[j], r.meta[i]
+	r.size[i], r.size[j] = r.size[j], r.size[i]
+}

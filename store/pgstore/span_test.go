@@ -1,0 +1,84 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// scatter writes short transactions over many keys, so that lanes fill evenly: numbers are
+// drawn early, late, and by transactions that are rolled back.
+func (d *db) scatter(ctx context.Context, w int, until time.Time, committed *sync.Map) error {
+	rnd := rand.New(rand.NewPCG(uint64(w), 7))
+	next := make([]int, 50)
+	for time.Now().Before(until) {
+		key, rows, began := rnd.IntN(len(next)), 1+rnd.IntN(4), time.Now()
+		tx, err := d.pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, d.sql(`INSERT INTO box.outbox (topic, key, type)
+			SELECT 't', $1::text, $1::text || ':' || g FROM generate_series($2::int, $3::int) g`), fmt.Sprintf("%d.%d", w, key), next[key], next[key]+rows-1)
+		if err == nil && rnd.IntN(3) == 0 { // numbers are drawn, the commit comes late
+			_, err = tx.Exec(ctx, `SELECT pg_sleep($1)`, rnd.Float64()*0.02)
+		}
+		if err != nil || rnd.IntN(8) == 0 {
+			if rerr := tx.Rollback(ctx); err != nil || rerr != nil {
+				return fmt.Errorf("writer %d: %w, %w", w, err, rerr)
+			}
+			continue
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return fmt.Errorf("writer %d: %w", w, err)
+		}
+		for range rows {
+			committed.Store(fmt.Sprintf("%d.%d:%d", w, key, next[key]), span{began, time.Now()})
+			next[key]++
+		}
+	}
+	return nil
+}
+
+// TestSpansUnderConcurrentWriters: lanes in step are read by ranges of numbers, of which some
+// are not visible yet, and each row is read once and in order.
+//
+// Promises: L, O, D
+func TestSpansUnderConcurrentWriters(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 16)
+		o := d.owner("a")
+		o.page = 6 // a little behind the writers
+		var committed sync.Map
+		var failed atomic.Value
+		var writers sync.WaitGroup
+		until := time.Now().Add(raceFor)
+		for w := range raceWriters {
+			writers.Go(func() {
+				if err := d.scatter(t.Context(), w, until, &committed); err != nil {
+					failed.Store(err)
+				}
+			})
+		}
+		step := func() int {
+			o.store.PreferSpan()
+			return o.step()
+		}
+		beside(&writers, func() { step() })
+		if err := failed.Load(); err != nil {
+			t.Fatal(err)
+		}
+		beside := o.store.Spans()
+		for step() > 0 {
+		}
+		o.drain()
+		checkDelivery(t, o.seen, &committed)
+		if n := o.store.Spans(); n < 5 {
+			t.Errorf("%d reads used a span", n)
+		}
+		t.Logf("%d spans beside writers, %d in all", beside, o.store.Spans())
+	})
+}
