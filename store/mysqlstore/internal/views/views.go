@@ -3,6 +3,8 @@ package views
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +19,8 @@ type Views struct {
 
 	mu   sync.Mutex
 	slow store.Lane // whose view was not read in time; the next heartbeat begins behind it
+	late map[store.Lane]bool
+	acts error // by which acts in lanes without a view failed last
 	own  map[store.Lane]chain
 }
 
@@ -27,7 +31,9 @@ type chain struct {
 }
 
 // New returns the views of an outbox.
-func New(o *db.Outbox) *Views { return &Views{Outbox: o, slow: -1, own: map[store.Lane]chain{}} }
+func New(o *db.Outbox) *Views {
+	return &Views{Outbox: o, slow: -1, late: map[store.Lane]bool{}, own: map[store.Lane]chain{}}
+}
 
 // Forget forgets settlements: the database is another one.
 func (s *Views) Forget() {
@@ -68,13 +74,12 @@ const (
 	least = 50 * time.Millisecond
 )
 
-// Grant reads the views that the caller lacks, for up to a quarter of the lease. It leaves out the
-// lanes whose views it has not read: they follow with the next heartbeat. It
-// begins with one lane, whose view may take longer than a heartbeat where hundreds of thousands of
-// records are parked. The server ends a statement that takes too long, and the other lanes are read
-// first then. No lane is granted without its view: a caller who knows no captured key sends what
-// waits behind one.
-func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lanes []store.LaneGrant) ([]store.LaneGrant, error) {
+// Grant reads the views that the caller lacks, for up to a quarter of the lease. Lanes whose views it has
+// not read are not granted: they follow with the next heartbeat. It begins with one lane, whose view may take longer than
+// a heartbeat where hundreds of thousands of records are parked. The server ends a statement that takes
+// too long, and the other lanes are read first then. No lane is granted without its view: a caller who
+// knows no captured key sends what waits behind one.
+func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lanes []store.LaneGrant) (granted, unread []store.LaneGrant, err error) {
 	byLane := map[store.Lane]*store.ParkedView{}
 	var ids []store.Lane
 	for i := range lanes {
@@ -83,9 +88,6 @@ func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lane
 			ids = append(ids, l.Lane)
 		}
 	}
-	if len(ids) == 0 {
-		return lanes, nil
-	}
 	s.mu.Lock()
 	ids = turned(ids, s.slow)
 	s.mu.Unlock()
@@ -93,16 +95,55 @@ func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lane
 	if ok {
 		end = end.Add(-ttl / 16)
 	}
+	late := map[store.Lane]bool{}
 	read, slow, err := portions(ids, ttl, end, func(page []store.Lane, limit time.Duration) error {
-		return s.read(ctx, q, db.SelectFor(limit), page, byLane)
+		err := s.read(ctx, q, db.SelectFor(limit), page, byLane)
+		if len(page) == 1 && db.TimedOut(err) {
+			late[page[0]] = true
+		}
+		return err
 	})
+	for _, l := range lanes {
+		if l.Known || read[l.Lane] {
+			granted = append(granted, l)
+		} else {
+			unread = append(unread, l)
+		}
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.slow = slow
-	s.mu.Unlock()
+	for _, l := range unread {
+		if s.late[l.Lane] { // it had no turn since
+			late[l.Lane] = true
+		}
+	}
+	s.late = late
 	if ctx.Err() != nil { // the heartbeat counts
 		err = nil
 	}
-	return slices.DeleteFunc(lanes, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] }), err
+	return granted, unread, err
+}
+
+// Acted records how acts in lanes without a view ended.
+func (s *Views) Acted(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acts = err
+}
+
+// Trouble lists the lanes whose views were not read in time, in words for a person, and what failed
+// in them.
+func (s *Views) Trouble() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lane := range slices.Sorted(maps.Keys(s.late)) {
+		all = append(all, fmt.Sprintf("lane %d is not delivered: its parked records could not be read in time; discard some of them, or raise --lease-ttl", lane))
+	}
+	if len(all) > 0 && s.acts != nil {
+		all = append(all, fmt.Sprintf("requests in these lanes failed: %v", s.acts))
+	}
+	return all
 }
 
 // turned returns ascending lanes so that those behind a slow one come first.
