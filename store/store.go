@@ -160,7 +160,7 @@ type Grant struct {
 	Identity string
 	// Lanes are those held after the call, ascending. A lane that was taken and
 	// whose parked records could not be read in time is left out, until the next
-	// call.
+	// call. A store may carry out its requests meanwhile: nobody else can.
 	Lanes     []LaneGrant
 	Total     int // number of lanes of the outbox
 	Instances int // live instances, this one included

@@ -95,7 +95,7 @@ func (p *patient) examinePrivileges(ctx context.Context) ([]ops.Finding, error) 
 			need["DELETE"] = "DELETE FROM " + t.table
 			need["INSERT"] = "INSERT INTO " + t.table + " SELECT * FROM " + t.table
 		}
-		if t.table == "postrider_parked" { // one column of it is computed
+		if t.table == "postrider_parked" { // some of its columns are computed
 			const columns = "pipe, seq, lane, state, captures, due_at, attempts, class, code, error, " + db.MessageColumns
 			need["INSERT"] = "INSERT INTO " + t.table + " (" + columns + ") SELECT " + columns + " FROM " + t.table
 		}
@@ -203,6 +203,7 @@ func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
 		{"parked", "of_topic", "pipe, state, topic, seq"},
 		{"parked", "of_code", "pipe, state, code, seq"},
 		{"parked", "of_cause", "pipe, state, code, topic, seq"},
+		{"parked", "of_queue", "pipe, lane, queue, place, seq"},
 	} {
 		columns, err := db.List[string](ctx, p.box.DB, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
 			WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? AND INDEX_NAME = ? ORDER BY SEQ_IN_INDEX`, "postrider_"+want.table, want.name)
@@ -216,7 +217,7 @@ func (p *patient) examineIndexes(ctx context.Context) ([]ops.Finding, error) {
 		if len(columns) > 0 {
 			drop, why = "DROP KEY "+want.name+", ", "status, dead list and message show read everything"
 		}
-		if want.table == "outbox" {
+		if want.table == "outbox" || want.name == "of_queue" {
 			why, severity = "relays cannot read, or read everything", ops.Critical
 		}
 		fix := fmt.Sprintf("ALTER TABLE postrider_%s %sADD KEY %s (%s)", want.table, drop, want.name, want.columns)

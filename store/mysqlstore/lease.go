@@ -2,6 +2,7 @@ package mysqlstore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ func (s *Store) leaseOnOne(ctx context.Context, req store.LeaseRequest) (g store
 	return g, here, errors.Join(err, conn.Close())
 }
 
-func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) (here string, err error) {
+func (s *Store) lease(ctx context.Context, q *sql.Conn, req store.LeaseRequest, g *store.Grant) (here string, err error) {
 	have, at, err := s.box.VersionAt(ctx, q)
 	if err != nil {
 		return here, err
@@ -103,7 +104,7 @@ func (s *Store) lease(ctx context.Context, q db.Querier, req store.LeaseRequest,
 			return here, err
 		}
 	}
-	return here, s.grant(ctx, q, req, g)
+	return here, s.grant(ctx, q, req, here, g)
 }
 
 // heartbeat renews the instance. A pipe that is new starts behind everything that is
@@ -140,7 +141,7 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 
 // report stores what an instance tells of itself, if it is new.
 func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
-	trouble, err := json.Marshal(append([]string{}, req.Report.Trouble...))
+	trouble, err := json.Marshal(slices.Concat([]string{}, req.Report.Trouble, s.views.Trouble()))
 	if err != nil {
 		return err
 	}
@@ -295,17 +296,50 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 
 // grant fills in what boot holds. Without time left for all views, or for the requests, the heartbeat
 // still counts.
-func (s *Store) grant(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
+func (s *Store) grant(ctx context.Context, q *sql.Conn, req store.LeaseRequest, here string, g *store.Grant) error {
 	if err := s.lanes(ctx, q, req, g); err != nil {
 		return err
 	}
-	var err error
-	if g.Lanes, err = s.views.Grant(ctx, q, req.TTL, g.Lanes); err != nil || len(g.Lanes) == 0 {
+	granted, unread, err := s.views.Grant(ctx, q, req.TTL, g.Lanes)
+	if g.Lanes = granted; err != nil {
 		return err
 	}
-	if err = s.requests(ctx, q, req.BootID, g); ctx.Err() != nil { // they have the next heartbeat
+	if g.Requests, err = s.requests(ctx, q, req.BootID, granted); ctx.Err() != nil { // they have the next heartbeat
 		g.Requests, err = nil, nil
 	}
+	if err != nil {
+		return err
+	}
+	if err = s.carryOut(ctx, q, req.BootID, g.Identity, here, unread); ctx.Err() == nil {
+		s.views.Acted(err)
+	}
+	return nil
+}
+
+// carryOut carries out what people request in lanes of boot whose views were not read. The lanes are not
+// granted, so the caller cannot do it, and no other instance can take them. Discarding records there is
+// what makes such a view readable.
+func (s *Store) carryOut(ctx context.Context, q *sql.Conn, boot, identity, here string, unread []store.LaneGrant) error {
+	requests, err := s.requests(ctx, q, boot, unread)
+	if err != nil {
+		return err
+	}
+	var settlements []store.Settlement
+	for _, l := range unread {
+		st := store.Settlement{BootID: boot, Lane: l.Lane, Epoch: l.Epoch}
+		for _, r := range requests {
+			if r.Lane == l.Lane {
+				st.Requests = append(st.Requests, r.ID)
+			}
+		}
+		if len(st.Requests) > 0 {
+			settlements = append(settlements, st)
+		}
+	}
+	if len(settlements) == 0 {
+		return nil
+	}
+	_, err = s.settle(ctx, q, identity, here, settlements) // a lane that is lost has another owner by now
 	return err
 }
 
@@ -341,32 +375,35 @@ func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest,
 // out, and each of their lanes waits for it.
 const pagesPerTurn = 4
 
-// requests lists the acts that wait for the lanes granted. Pages of orders are picked at random: a page
+// requests lists the acts that wait for lanes of boot. Pages of orders are picked at random: a page
 // that waits, for a rate or for live messages, delays no other, and no act.
-func (s *Store) requests(ctx context.Context, q db.Querier, boot string, g *store.Grant) error {
-	granted := make([]store.Lane, len(g.Lanes))
-	for i := range g.Lanes {
-		granted[i] = g.Lanes[i].Lane
+func (s *Store) requests(ctx context.Context, q db.Querier, boot string, lanes []store.LaneGrant) (all []store.Request, err error) {
+	if len(lanes) == 0 {
+		return nil, nil
+	}
+	ids := make([]store.Lane, len(lanes))
+	for i := range lanes {
+		ids[i] = lanes[i].Lane
 	}
 	part := func(which string) string {
 		return "(SELECT r.id, r.lane, r.kind, r.seq, r.`key`, r.actor, r.reason FROM postrider_act r" +
 			` JOIN postrider_progress p ON p.pipe = r.pipe AND p.lane = r.lane
-			WHERE r.pipe = ? AND r.done_at IS NULL AND r.lane IN (` + db.Numbers(granted) + `) AND p.owner = ? AND r.upto IS ` + which + `)`
+			WHERE r.pipe = ? AND r.done_at IS NULL AND r.lane IN (` + db.Numbers(ids) + `) AND p.owner = ? AND r.upto IS ` + which + `)`
 	}
 	rows, err := q.QueryContext(ctx, part(`NULL ORDER BY r.id LIMIT 1000`)+` UNION ALL `+part(fmt.Sprintf(`NOT NULL ORDER BY RAND() LIMIT %d`, pagesPerTurn))+` ORDER BY id`,
 		s.box.Pipe, boot, s.box.Pipe, boot)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var r store.Request
 		var kind string
 		if err := rows.Scan(&r.ID, &r.Lane, &kind, &r.Seq, &r.Key, &r.Actor, &r.Reason); err != nil {
-			return err
+			return nil, err
 		}
 		r.Kind, r.Act.Lane = operations.KindOf(kind), r.Lane
-		g.Requests = append(g.Requests, r)
+		all = append(all, r)
 	}
-	return rows.Err()
+	return all, errors.Join(rows.Err(), rows.Close()) // the next queries may need its connection
 }

@@ -2,7 +2,7 @@ package mysqlstore
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/postrider/postrider/store"
@@ -10,62 +10,70 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/views"
 )
 
+// readParked reads what is due; of each queue that the read names, or that is due, its share.
 func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
 	r, b := p.r, p.b
-	if r.Keys != nil { // first: what becomes due between two queries is found by the second or announced
-		if err := views.NextSingle(ctx, s.box, q, r.Lane, &b.Parked); err != nil {
+	keys, most := r.Keys, limit(r)
+	if keys == nil {
+		if err := s.views.Of(ctx, q, r.Lane, &b.Parked); err != nil {
 			return err
 		}
-		return s.readDue(ctx, q, p)
+		keys = views.DueKeys(&b.Parked)
+		keys = keys[:min(len(keys), most)]
 	}
-	if err := s.readDue(ctx, q, p); err != nil {
+	due, err := s.views.Due(ctx, q, r.Lane, keys, max((most-1)/max(len(keys), 1), 1), most)
+	if err != nil {
 		return err
 	}
-	return s.views.Of(ctx, q, r.Lane, &b.Parked)
-}
-
-// readDue reads what is due; when the read names queues, of each its share.
-func (s *Store) readDue(ctx context.Context, q db.Querier, p *page) error {
-	r, b := p.r, p.b
-	share, named, args := -1, "", []any{s.box.Pipe, r.Lane, s.box.Pipe, r.Lane}
-	if r.Keys != nil {
-		share = max(r.MaxRecords/max(len(r.Keys), 1), 1)
-		keys := "NULL"
-		if len(r.Keys) > 0 {
-			keys = strings.TrimSuffix(strings.Repeat("?,", len(r.Keys)), ",")
+	const atOnce = 200 // records
+	for some := range slices.Chunk(due.Records, atOnce) {
+		if err := s.readBodies(ctx, q, p, some); err != nil {
+			return err
 		}
-		named = fmt.Sprintf(" WHERE NOT due.chained OR place <= %d AND k.`key` IN (%s)", share+1, keys)
-		for _, key := range r.Keys {
-			args = append(args, []byte(key))
+		if b.More {
+			break
 		}
 	}
-	rows, err := q.QueryContext(ctx, `SELECT k.seq, k.state, k.attempts, k.generation, k.code, due.chained, due.ends, due.place, `+prefixed(db.MessageColumns)+` FROM `+views.Due+`
-		JOIN postrider_parked k ON k.pipe = due.pipe AND k.seq = due.seq`+named+fmt.Sprintf(` ORDER BY place, since, k.seq LIMIT %d`, limit(r)), args...)
+	if r.Keys != nil {
+		b.Parked.HasDue, b.Parked.NextDue = due.HasNext, due.Next
+		if b.More { // what was cut off may stand in no queue
+			b.Parked.HasDue, b.Parked.NextDue = true, 0
+		}
+	}
+	b.More = b.More || due.More
+	return nil
+}
+
+// readBodies adds records to a page, in their order, until it is full.
+func (s *Store) readBodies(ctx context.Context, q db.Querier, p *page, records []views.Record) error {
+	parts := make([]string, 0, len(records))
+	var args []any
+	last := map[int64]bool{}
+	for i, r := range records {
+		part := "SELECT ?,?"
+		if i == 0 {
+			part = "SELECT ? AS nth, ? AS seq"
+		}
+		parts, args = append(parts, part), append(args, i, r.Seq)
+		last[r.Seq] = r.Last
+	}
+	// The numbers are sorted, and not the records, which may be large.
+	rows, err := q.QueryContext(ctx, db.SelectUntil(ctx)+` k.seq, k.state, k.attempts, k.generation, k.code, `+prefixed(db.MessageColumns)+
+		` FROM (`+strings.Join(parts, " UNION ALL ")+`) AS c STRAIGHT_JOIN postrider_parked k ON k.pipe = ? AND k.seq = c.seq ORDER BY c.nth`, append(args, s.box.Pipe)...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	more := false
-	for rows.Next() && !b.More {
+	for rows.Next() && !p.b.More {
 		var meta store.Meta
 		var state string
-		var chained, ends bool
-		var place int
-		m, err := db.ScanMessage(rows, &meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code, &chained, &ends, &place)
+		m, err := db.ScanMessage(rows, &meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code)
 		if err != nil {
 			return err
 		}
-		if share >= 0 && chained && place > share {
-			more = true
-			continue
-		}
-		meta.State, meta.Last = db.StateOf(state), ends
+		meta.State, meta.Last = db.StateOf(state), last[meta.Seq]
 		p.add(m, meta)
 	}
-	if b.More && share >= 0 { // what was cut off may stand in no queue
-		b.Parked.HasDue, b.Parked.NextDue = true, 0
-	}
-	b.More = b.More || more
 	if err := rows.Err(); err != nil {
 		return err
 	}

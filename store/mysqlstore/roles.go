@@ -21,7 +21,7 @@ const (
 const (
 	written = "id, topic, `key`, type, payload, content_type, headers, version, schema_version, not_before"
 	shown   = "seq, lane, size, id, topic, `key`, type, content_type, headers, version, schema_version, not_before, created_at"
-	aside   = "pipe, seq, lane, state, captures, due_at, attempts, generation, class, code, error, first_failed, last_attempt, history, expected, " +
+	aside   = "pipe, seq, lane, state, captures, due_at, attempts, generation, class, code, error, first_failed, last_attempt, history, expected, queue, place, " +
 		"id, topic, `key`, type, content_type, headers, version, schema_version, not_before, created_at"
 )
 

@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this module needs.
-const Version = 10
+const Version = 11
 
 // MostRanges is how many ranges of numbers one condition names.
 const MostRanges = 200

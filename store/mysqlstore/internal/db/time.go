@@ -47,3 +47,13 @@ func SelectFor(limit time.Duration) string {
 	// The first comment is code for MariaDB alone, the second one for MySQL.
 	return fmt.Sprintf("/*M!100101 SET STATEMENT max_statement_time=%.3f FOR */ SELECT /*+ MAX_EXECUTION_TIME(%d) */", limit.Seconds(), limit.Milliseconds())
 }
+
+// SelectUntil is SelectFor with the time that ctx has left, if it has an end.
+func SelectUntil(ctx context.Context) string {
+	const most = 24 * time.Hour // servers have limits for limits
+	end, ok := ctx.Deadline()
+	if !ok {
+		return SelectFor(0)
+	}
+	return SelectFor(min(max(time.Until(end), time.Millisecond), most))
+}

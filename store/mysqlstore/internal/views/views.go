@@ -3,8 +3,8 @@ package views
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,70 +13,14 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 )
 
-// inQueue is true of a record that stands in its key's queue.
-const inQueue = "(`key` <> '' AND (captures OR state = 'waiting'))"
-
-// dueTime is when a record becomes due. A record of a queue that failed, or began to
-// wait, in the future was parked before the clock was set back. Its time is as far
-// ahead as the clock was, so it is due now.
-const dueTime = "CASE WHEN " + inQueue + " AND CASE state WHEN 'retry' THEN last_attempt WHEN 'waiting' THEN due_at END > " + db.Now + " + 1000000 THEN 0 ELSE due_at END"
-
-// held is true of a record of table alias k that a person has paused, by its key or its lane.
-func held(k string) string {
-	return "EXISTS (SELECT 1 FROM postrider_hold f WHERE f.pipe = " + k + ".pipe AND f.lane = " + k + ".lane AND f.`key` IN ('', " + k + ".`key`))"
-}
-
-// ready is every parked record of some lanes that becomes due by itself: those
-// without a key or not in their key's queue, scheduled ones of free keys, and
-// the head of each queue. A dead record never does. %[1]s: the lanes. Parameters: the pipe, twice.
-//
-// MIN and MAX over windows are not used, here and below: the servers compare each row with all others.
-//
-//nolint:gochecknoglobals // a constant, but for the call of held
-var ready = "(SELECT h.*, " + dueTime + " AS due FROM (" +
-	"SELECT pipe, lane, `key`, seq, state, captures, due_at, last_attempt FROM postrider_parked WHERE pipe = ? AND lane IN (%[1]s) AND state <> 'dead') AS h" +
-	" LEFT JOIN (SELECT lane AS queue_lane, `key` AS queue, MIN(seq) AS head FROM postrider_parked WHERE pipe = ? AND lane IN (%[1]s) AND " + inQueue + " GROUP BY lane, `key`) AS q" +
-	" ON q.queue_lane = h.lane AND q.queue = h.`key`" +
-	" WHERE CASE WHEN `key` = '' THEN 1 WHEN state = 'scheduled' THEN head IS NULL WHEN " + inQueue + " THEN head = seq ELSE 1 END AND NOT " + held("h") + ") AS ready"
-
-// timed is what may be due of a lane. Parameters: the pipe, the lane.
-//
-//nolint:gochecknoglobals // a constant, but for the call of held
-var timed = "(SELECT pipe, `key`, seq, state, " + dueTime + " AS due, " + inQueue + " AS chained" +
-	" FROM postrider_parked r WHERE pipe = ? AND lane = ? AND (captures OR state <> 'dead') AND NOT " + held("r") + ") AS timed"
-
-const live = "(state <> 'dead' AND due <= " + db.Now + ")"
-
-// Due is what is due of a lane: its place in its key's queue, or 1, and since when
-// the head of that queue is due. A record of a queue flows when none up to it is
-// dead or has its time before it. Parameters: the pipe, the lane, and both again.
-//
-//nolint:gochecknoglobals // a constant, but for the call of held
-var Due = "(SELECT pipe, seq, chained, (chained AND seq = final) AS ends, CASE WHEN chained THEN nth ELSE 1 END AS place," +
-	" CASE WHEN chained THEN first_due ELSE due END AS since FROM (" +
-	"SELECT timed.*, q.*, ROW_NUMBER() OVER (PARTITION BY `key`, chained ORDER BY seq) AS nth," +
-	" FIRST_VALUE(due) OVER (PARTITION BY `key`, chained ORDER BY seq) AS first_due FROM " + timed +
-	" LEFT JOIN (SELECT `key` AS queue, MAX(seq) AS final, MIN(CASE WHEN NOT " + live + " THEN seq END) AS stop FROM " + timed + " WHERE chained GROUP BY `key`) AS q ON q.queue = timed.`key`" +
-	") AS placed WHERE CASE WHEN chained THEN stop IS NULL OR seq < stop WHEN state = 'scheduled' THEN " + live + " AND queue IS NULL ELSE " + live + " END) AS due"
-
-// NextSingle tells when the next record that stands in no queue becomes due.
-func NextSingle(ctx context.Context, o *db.Outbox, q db.Querier, lane store.Lane, v *store.ParkedView) error {
-	var at sql.NullInt64
-	var here int64
-	err := q.QueryRowContext(ctx, `SELECT MIN(due), `+db.Now+` FROM `+fmt.Sprintf(ready, db.Numbers([]store.Lane{lane}))+` WHERE due > `+db.Now+` AND NOT `+inQueue,
-		o.Pipe, o.Pipe).Scan(&at, &here)
-	if at.Valid {
-		v.HasDue, v.NextDue = true, db.Until(here, at.Int64)
-	}
-	return err
-}
-
 // Views reads the views of the lanes of one outbox, in portions. It is safe for concurrent use.
 type Views struct {
 	*db.Outbox
 
 	mu   sync.Mutex
 	slow store.Lane // whose view was not read in time; the next heartbeat begins behind it
+	late map[store.Lane]bool
+	acts error // by which acts in lanes without a view failed last
 	own  map[store.Lane]chain
 }
 
@@ -87,7 +31,9 @@ type chain struct {
 }
 
 // New returns the views of an outbox.
-func New(o *db.Outbox) *Views { return &Views{Outbox: o, slow: -1, own: map[store.Lane]chain{}} }
+func New(o *db.Outbox) *Views {
+	return &Views{Outbox: o, slow: -1, late: map[store.Lane]bool{}, own: map[store.Lane]chain{}}
+}
 
 // Forget forgets settlements: the database is another one.
 func (s *Views) Forget() {
@@ -128,13 +74,12 @@ const (
 	least = 50 * time.Millisecond
 )
 
-// Grant reads the views that the caller lacks, for up to a quarter of the lease. It leaves out the
-// lanes whose views it has not read: they follow with the next heartbeat. It
-// begins with one lane, whose view may take longer than a heartbeat where hundreds of thousands of
-// records are parked. The server ends a statement that takes too long, and the other lanes are read
-// first then. No lane is granted without its view: a caller who knows no captured key sends what
-// waits behind one.
-func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lanes []store.LaneGrant) ([]store.LaneGrant, error) {
+// Grant reads the views that the caller lacks, for up to a quarter of the lease. Lanes whose views it has
+// not read are not granted: they follow with the next heartbeat. It begins with one lane, whose view may take longer than
+// a heartbeat where hundreds of thousands of records are parked. The server ends a statement that takes
+// too long, and the other lanes are read first then. No lane is granted without its view: a caller who
+// knows no captured key sends what waits behind one.
+func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lanes []store.LaneGrant) (granted, unread []store.LaneGrant, err error) {
 	byLane := map[store.Lane]*store.ParkedView{}
 	var ids []store.Lane
 	for i := range lanes {
@@ -143,9 +88,6 @@ func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lane
 			ids = append(ids, l.Lane)
 		}
 	}
-	if len(ids) == 0 {
-		return lanes, nil
-	}
 	s.mu.Lock()
 	ids = turned(ids, s.slow)
 	s.mu.Unlock()
@@ -153,14 +95,55 @@ func (s *Views) Grant(ctx context.Context, q db.Querier, ttl time.Duration, lane
 	if ok {
 		end = end.Add(-ttl / 16)
 	}
-	read, slow, err := portions(ids, ttl, end, func(page []store.Lane, limit time.Duration) error { return s.read(ctx, q, page, limit, byLane) })
+	late := map[store.Lane]bool{}
+	read, slow, err := portions(ids, ttl, end, func(page []store.Lane, limit time.Duration) error {
+		err := s.read(ctx, q, db.SelectFor(limit), page, byLane)
+		if len(page) == 1 && db.TimedOut(err) {
+			late[page[0]] = true
+		}
+		return err
+	})
+	for _, l := range lanes {
+		if l.Known || read[l.Lane] {
+			granted = append(granted, l)
+		} else {
+			unread = append(unread, l)
+		}
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.slow = slow
-	s.mu.Unlock()
+	for _, l := range unread {
+		if s.late[l.Lane] { // it had no turn since
+			late[l.Lane] = true
+		}
+	}
+	s.late = late
 	if ctx.Err() != nil { // the heartbeat counts
 		err = nil
 	}
-	return slices.DeleteFunc(lanes, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] }), err
+	return granted, unread, err
+}
+
+// Acted records how acts in lanes without a view ended.
+func (s *Views) Acted(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acts = err
+}
+
+// Trouble lists the lanes whose views were not read in time, in words for a person, and what failed
+// in them.
+func (s *Views) Trouble() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lane := range slices.Sorted(maps.Keys(s.late)) {
+		all = append(all, fmt.Sprintf("lane %d is not delivered: its parked records could not be read in time; discard some of them, or raise --lease-ttl", lane))
+	}
+	if len(all) > 0 && s.acts != nil {
+		all = append(all, fmt.Sprintf("requests in these lanes failed: %v", s.acts))
+	}
+	return all
 }
 
 // turned returns ascending lanes so that those behind a slow one come first.
@@ -209,64 +192,4 @@ func portions(lanes []store.Lane, ttl time.Duration, end time.Time, read func(pa
 		}
 	}
 	return done, slow, nil
-}
-
-// Of fills in the view of one lane.
-func (s *Views) Of(ctx context.Context, q db.Querier, lane store.Lane, v *store.ParkedView) error {
-	return s.read(ctx, q, []store.Lane{lane}, 0, map[store.Lane]*store.ParkedView{lane: v})
-}
-
-// read reads some lanes' views. The server ends the statement after the limit; 0: it does not.
-func (s *Views) read(ctx context.Context, q db.Querier, lanes []store.Lane, limit time.Duration, views map[store.Lane]*store.ParkedView) error {
-	for _, lane := range lanes {
-		*views[lane] = store.ParkedView{} // what a statement that was broken off has left
-	}
-	in, pipe, at := db.Numbers(lanes), s.Pipe, int64(0)
-	rows, err := q.QueryContext(ctx, db.SelectFor(limit)+" -1 AS lane, 0 AS what, '' AS k, "+db.Now+" AS n, 0 AS last_one"+
-		" UNION ALL SELECT lane, 0, '', COUNT(*), 0 FROM postrider_parked WHERE pipe = ? AND lane IN ("+in+") GROUP BY lane"+
-		" UNION ALL SELECT lane, 1, `key`, seq, CASE WHEN state = 'dead' OR "+held("q")+" THEN NULL ELSE due END FROM ("+
-		"SELECT pipe, lane, `key`, seq, state, "+dueTime+" AS due, ROW_NUMBER() OVER (PARTITION BY lane, `key` ORDER BY seq) AS nth"+
-		" FROM postrider_parked WHERE pipe = ? AND lane IN ("+in+") AND "+inQueue+") AS q WHERE nth = 1"+
-		" UNION ALL SELECT f.lane, CASE WHEN f.`key` = '' THEN 4 ELSE 1 END, f.`key`, 0, NULL FROM postrider_hold f WHERE f.pipe = ? AND f.lane IN ("+in+")"+
-		" AND NOT EXISTS (SELECT 1 FROM postrider_parked WHERE pipe = f.pipe AND lane = f.lane AND `key` = f.`key` AND "+inQueue+")"+
-		" UNION ALL SELECT lane, 2, '', MIN(due), 0 FROM "+fmt.Sprintf(ready, in)+" GROUP BY lane"+
-		" UNION ALL SELECT lane, 3, `key`, MIN(version), MAX(version) FROM ("+
-		"SELECT lane, `key`, version, version + DENSE_RANK() OVER (PARTITION BY lane, `key` ORDER BY version DESC) AS run"+
-		" FROM postrider_parked WHERE pipe = ? AND lane IN ("+in+") AND state = 'dead' AND NOT captures AND `key` <> '' AND version > 0) AS g GROUP BY lane, `key`, run"+
-		" ORDER BY 1, 2, 3, 4", pipe, pipe, pipe, pipe, pipe, pipe)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var lane store.Lane
-		var what int
-		var key string
-		var n int64
-		var last sql.NullInt64
-		if err := rows.Scan(&lane, &what, &key, &n, &last); err != nil {
-			return err
-		}
-		v := views[lane]
-		switch {
-		case lane == -1:
-			at = n
-		case v == nil:
-		case what == 0:
-			v.Records = int(n)
-		case what == 1:
-			h := store.Head{Seq: n, HasDue: last.Valid}
-			if h.HasDue {
-				h.DueIn = db.Until(at, last.Int64)
-			}
-			v.Captured, v.Heads = append(v.Captured, key), append(v.Heads, h)
-		case what == 4:
-			v.Paused = true
-		case what == 3:
-			v.Gaps = append(v.Gaps, store.Gap{Key: key, First: n, Last: last.Int64})
-		default:
-			v.NextDue, v.HasDue = db.Until(at, n), true
-		}
-	}
-	return rows.Err()
 }
