@@ -152,6 +152,9 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	if err := s.heads(ctx, conn, reads, lanes, perPart); err != nil {
 		return nil, err
 	}
+	if err := s.late(ctx, conn, reads, lanes); err != nil {
+		return nil, err
+	}
 	bodies, err := s.bodies(ctx, conn, seen.now, choose(reads, lanes))
 	s.witness(bodies)
 	for i := range lanes {
