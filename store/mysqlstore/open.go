@@ -127,6 +127,10 @@ func config(rawURL string) (*mysql.Config, []string, error) {
 	cfg.ClientFoundRows = false
 	cfg.ParseTime = false
 	cfg.MaxAllowedPacket = 0 // as the server has it
+	// A server may have set other characters for the sessions of a user. The collation is the driver's default.
+	if err := cfg.Apply(mysql.Charset("utf8mb4", "utf8mb4_general_ci")); err != nil {
+		return nil, nil, fmt.Errorf("mysql: open: %w", err)
+	}
 	// A lock is waited for a second at most: the caller repeats.
 	// What a server may have changed for everybody would hide rows, or the counter of numbers, from the reader.
 	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "autocommit": "1", "sql_select_limit": "18446744073709551615", "sql_mode": "'TRADITIONAL'"}
