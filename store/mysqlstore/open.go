@@ -38,7 +38,8 @@ func (s *Store) Close() error {
 
 // OpenDB returns a pool for the database of a URL such as
 // mysql://user:password@host:3306/shop, also written mariadb://. It suits a relay: its
-// statements wait for a lock for a second at most. It does no I/O; close it yourself.
+// statements wait for a lock for a second at most, and its sessions have utf8mb4 and the
+// sql_mode TRADITIONAL. It does no I/O; close it yourself.
 //
 // Of several hosts, as in mysql://user@one:3306,two:3306/shop, each connection leads to the
 // primary. All are asked at once, so that a silent host delays no connection.
