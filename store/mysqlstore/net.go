@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -36,7 +37,7 @@ func (s *Store) drop(ctx context.Context, q db.Querier, dead holes.Set) error {
 	if len(dead) == 0 {
 		return nil
 	}
-	noted, err := s.dropped(ctx, q, dead[0].First-1, db.MostRanges*db.MostRanges, dead[len(dead)-1].Last)
+	noted, err := s.dropped(ctx, q, dead[0].First-1, db.MostRanges*db.MostRanges, dead[len(dead)-1].Last, "")
 	if err != nil {
 		return err
 	}
@@ -66,9 +67,13 @@ func (s *Store) note(ctx context.Context, q db.Querier, set holes.Set) error {
 
 // dropped returns ranges of numbers that were given up and end above a number, ascending
 // by their ends, and none that begins above the last one. Ranges that two instances noted
-// at the same time can overlap.
-func (s *Store) dropped(ctx context.Context, q db.Querier, above int64, most int, last int64) (set holes.Set, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? AND low <= ? ORDER BY high LIMIT ?`, s.box.Pipe, above, last, most)
+// at the same time can overlap. suffix ends the query.
+func (s *Store) dropped(ctx context.Context, q db.Querier, above int64, most int, last int64, suffix string) (holes.Set, error) {
+	return ranges(ctx, q, `SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? AND low <= ? ORDER BY high LIMIT ?`+suffix, s.box.Pipe, above, last, most)
+}
+
+func ranges(ctx context.Context, q db.Querier, query string, args ...any) (set holes.Set, err error) {
+	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func (s *Store) sweep(ctx context.Context, conn *sql.Conn) error {
 	if began < e.sweepAt {
 		return nil
 	}
-	page, err := s.dropped(ctx, conn, e.sweepFrom, sweepPage, 1<<62)
+	page, err := s.dropped(ctx, conn, e.sweepFrom, sweepPage, 1<<62, "")
 	if err != nil {
 		return err
 	}
@@ -105,11 +110,8 @@ func (s *Store) sweep(ctx context.Context, conn *sql.Conn) error {
 		some = some[n:]
 	}
 	if len(came) > 0 {
-		if err := db.Again(ctx, func() error { return s.revive(ctx, conn, came) }); err != nil {
-			return err
-		}
 		e.holes, e.asked, e.sweepFrom, e.sweepAt = holes.Tracker{}, 0, 0, 0
-		return fmt.Errorf("mysql: %d numbers that were given up have rows now, the first is %d: their lanes are read again: %w", len(came), came[0].seq, store.ErrIdentity)
+		return s.revive(ctx, conn, came)
 	}
 	if len(page) == sweepPage {
 		e.sweepFrom = page[len(page)-1].Last
@@ -144,29 +146,74 @@ func (s *Store) arrivals(ctx context.Context, q db.Querier, set holes.Set, came 
 	return came, rows.Err()
 }
 
-// revive makes numbers that were given up holes again, in the lanes that have their rows.
-// What an owner of such a lane has read is void, and its next settlement changes nothing.
+// late has the lanes read again that have rows whose numbers another instance has given up, while this one still
+// waited for them. A row that was sent with its number noted would be found by a sweep, and sent again.
+func (s *Store) late(ctx context.Context, conn *sql.Conn, reads []store.LaneRead, lanes []scanned) error {
+	var came []arrival
+	for i := range lanes {
+		for _, h := range lanes[i].lateRows {
+			came = append(came, arrival{h.seq, reads[i].Lane})
+		}
+	}
+	if len(came) == 0 {
+		return nil
+	}
+	// Of the ranges that end above the rows, the next ones alone can begin below: this costs the same however many there are.
+	first, last := ends(came)
+	noted, err := ranges(ctx, conn, `(SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high BETWEEN ? AND ?)
+		UNION ALL (SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? ORDER BY high LIMIT 10)`, s.box.Pipe, first, last, s.box.Pipe, last)
+	if came = among(came, noted); err != nil || len(came) == 0 {
+		return err
+	}
+	return s.revive(ctx, conn, came)
+}
+
+// ends returns the lowest and the highest number of some rows.
+func ends(came []arrival) (first, last int64) {
+	bySeq := func(a, b arrival) int { return cmp.Compare(a.seq, b.seq) }
+	return slices.MinFunc(came, bySeq).seq, slices.MaxFunc(came, bySeq).seq
+}
+
+// among returns the rows whose numbers are noted. The ranges may overlap.
+func among(came []arrival, noted holes.Set) []arrival {
+	noted = holes.Set{}.Or(noted)
+	return slices.DeleteFunc(slices.Clone(came), func(a arrival) bool { return !noted.Has(a.seq) })
+}
+
+// revive makes numbers that were given up holes again, in the lanes that have their rows, and returns an error that matches
+// store.ErrIdentity. What an owner of such a lane has read is void, and its next settlement changes nothing.
 func (s *Store) revive(ctx context.Context, conn *sql.Conn, came []arrival) error {
+	err := db.Again(ctx, func() error {
+		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		if err = s.reviveIn(ctx, tx, came); err == nil {
+			return tx.Commit()
+		}
+		if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
+			err = errors.Join(err, end)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("mysql: %d numbers that were given up have rows now, the first is %d: their lanes are read again: %w", len(came), came[0].seq, store.ErrIdentity)
+}
+
+func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, came []arrival) error {
+	// Those that are noted no more were revived by another instance, and may have been sent since.
+	first, last := ends(came)
+	noted, err := s.dropped(ctx, tx, first-1, sweepPage, last, " FOR UPDATE")
+	if came = among(came, noted); err != nil || len(came) == 0 {
+		return err
+	}
 	lanes := map[store.Lane][]int64{}
 	var all []int64
 	for _, a := range came {
 		lanes[a.lane], all = append(lanes[a.lane], a.seq), append(all, a.seq)
 	}
-	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	err = s.reviveIn(ctx, tx, lanes, holes.Of(all))
-	if err == nil {
-		return tx.Commit()
-	}
-	if end := tx.Rollback(); !errors.Is(end, sql.ErrTxDone) {
-		err = errors.Join(err, end)
-	}
-	return err
-}
-
-func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][]int64, came holes.Set) error {
 	ids := slices.Sorted(maps.Keys(lanes))
 	positions, err := s.box.Positions(ctx, tx, ids, " ORDER BY lane FOR UPDATE")
 	if err != nil {
@@ -188,12 +235,9 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 			return err
 		}
 	}
-	noted, err := s.dropped(ctx, tx, came[0].First-1, sweepPage, came[len(came)-1].Last)
-	if err != nil {
-		return err
-	}
+	back := holes.Of(all)
 	for _, r := range noted {
-		left := holes.Set{r}.Minus(came)
+		left := holes.Set{r}.Minus(back)
 		if slices.Equal(left, holes.Set{r}) {
 			continue
 		}
@@ -208,7 +252,7 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, lanes map[store.Lane][
 			left = left[n:]
 		}
 	}
-	return s.raise(ctx, tx, s.box.Pipe, alarmLate, came.Count())
+	return s.raise(ctx, tx, s.box.Pipe, alarmLate, back.Count())
 }
 
 // raise adds to an alarm.

@@ -75,12 +75,7 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 		if got := carry(t, s, "a", &g); !slices.Equal(got, []int64{4}) {
 			t.Fatalf("read %v", got)
 		}
-		// What a barrier that is wrong does.
-		dead := holes.Set{{First: 1, Last: 3}}
-		if err := s.drop(t.Context(), s.box.DB, dead); err != nil {
-			t.Fatal(err)
-		}
-		s.eye.holes.Bury(dead, nil)
+		giveUp(t, s, holes.Set{{First: 1, Last: 3}})
 		if got := carry(t, s, "a", &g); len(got) > 0 {
 			t.Fatalf("read %v", got)
 		}
@@ -128,6 +123,106 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 	})
 }
 
+// giveUp makes a store give up numbers as a barrier does that is wrong.
+func giveUp(t *testing.T, s *Store, dead holes.Set) {
+	t.Helper()
+	if err := s.drop(t.Context(), s.box.DB, dead); err != nil {
+		t.Fatal(err)
+	}
+	s.eye.holes.Bury(dead, nil)
+}
+
+// Two instances find the same row whose number was given up. One has it read again, and its lane is settled behind it,
+// before the other one begins: the message is sent once.
+//
+// Promises: D
+func TestARowThatTwoInstancesFindIsDeliveredOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 1)
+		late, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		s := New(db, nil)
+		g := lease(t, s, "a")
+		carry(t, s, "a", &g)
+		giveUp(t, s, holes.Set{{First: 1, Last: 1}})
+		carry(t, s, "a", &g)
+		if err := late.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		began := false
+		other := New(hooked(t, urlOf(t, server, db), func(query string) {
+			if !strings.Contains(query, "FOR UPDATE") || began { // other has found the row, and locks
+				return
+			}
+			began = true
+			if err := sweep(t, New(db, nil)); !errors.Is(err, store.ErrIdentity) {
+				t.Errorf("the first instance: error %v", err)
+			}
+			g = lease(t, s, "a")
+			if got := carry(t, s, "a", &g); !slices.Equal(got, []int64{1}) {
+				t.Errorf("read %v", got)
+			}
+		}), nil)
+		if err := sweep(t, other); err != nil && !errors.Is(err, store.ErrIdentity) || !began {
+			t.Fatalf("the second instance: began %v, error %v", began, err)
+		}
+		g = lease(t, s, "a")
+		if got := carry(t, s, "a", &g); len(got) > 0 {
+			t.Errorf("read %v again", got)
+		}
+	})
+}
+
+// One instance gives up a number that another one still waits for. Its row comes, and the other one delivers it: the
+// message is sent once.
+//
+// Promises: D
+func TestARowThatOnlyOneGaveUpIsDeliveredOnce(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 1)
+		late, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		s, other := New(db, nil), New(db, nil)
+		g := lease(t, s, "a")
+		carry(t, s, "a", &g)
+		giveUp(t, other, holes.Set{{First: 1, Last: 1}})
+		if err := late.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for range 4 {
+			some, err := tryCarry(t, s, "a", &g)
+			if got = append(got, some...); err != nil && !errors.Is(err, store.ErrIdentity) {
+				t.Fatal(err)
+			}
+			if err := sweep(t, other); err != nil && !errors.Is(err, store.ErrIdentity) {
+				t.Fatal(err)
+			}
+			other.eye.sweepAt = 0
+			g = lease(t, s, "a")
+		}
+		if !slices.Equal(got, []int64{1}) {
+			t.Errorf("read %v, want the late one once", got)
+		}
+	})
+}
+
 // What is given up is noted by every instance and once.
 func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
@@ -137,7 +232,7 @@ func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100)
+		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100, "")
 		if want := (holes.Set{{First: 1, Last: 2}, {First: 4, Last: 4}, {First: 5, Last: 9}, {First: 10, Last: 11}, {First: 12, Last: 12}, {First: 13, Last: 14}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}
@@ -147,7 +242,7 @@ func TestWhatIsGivenUpIsNotedOnce(t *testing.T) {
 		if err := sweep(t, s); err != nil {
 			t.Fatal(err)
 		}
-		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
+		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100, "")
 		if want := (holes.Set{{First: 12, Last: 12}, {First: 13, Last: 14}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("after a day: noted %v, want %v; error %v", got, want, err)
 		}
@@ -173,7 +268,7 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 		if err := sweep(t, s); err != nil {
 			t.Errorf("the second sweep: %v", err)
 		}
-		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100)
+		got, err := s.dropped(t.Context(), s.box.DB, 0, 100, 100, "")
 		if want := (holes.Set{{First: 3, Last: 6}, {First: 9, Last: 10}, {First: 8, Last: 12}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}
@@ -181,7 +276,7 @@ func TestRangesThatOverlapAreRevivedOnce(t *testing.T) {
 		if err := s.drop(t.Context(), s.box.DB, holes.Set{{First: 5, Last: 12}}); err != nil {
 			t.Fatal(err)
 		}
-		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100)
+		got, err = s.dropped(t.Context(), s.box.DB, 0, 100, 100, "")
 		if want := (holes.Set{{First: 3, Last: 6}, {First: 7, Last: 7}, {First: 9, Last: 10}, {First: 8, Last: 12}}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("noted %v, want %v; error %v", got, want, err)
 		}

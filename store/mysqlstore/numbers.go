@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,22 +17,6 @@ import (
 // until the outbox is adopted.
 const alarmReset = "reset"
 
-var counterText = regexp.MustCompile(`\bAUTO_INCREMENT=(\d+)`)
-
-// counter returns the next number that the outbox draws. What the information schema
-// says of it may be a day old.
-func (s *Store) counter(ctx context.Context, q db.Querier) (next int64, err error) {
-	var table, text string
-	if err := q.QueryRowContext(ctx, `SHOW CREATE TABLE postrider_outbox`).Scan(&table, &text); err != nil {
-		return 0, err
-	}
-	found := counterText.FindAllStringSubmatch(text, -1)
-	if found == nil { // as of a new table
-		return 1, nil
-	}
-	return strconv.ParseInt(found[len(found)-1][1], 10, 64)
-}
-
 // setBack reports whether numbers began again below a position, and the highest number that
 // any pipe has passed.
 func (s *Store) setBack(ctx context.Context, q db.Querier) (top int64, is bool, err error) {
@@ -43,7 +25,7 @@ func (s *Store) setBack(ctx context.Context, q db.Querier) (top int64, is bool, 
 	if err != nil || noted.Valid {
 		return noted.Int64, noted.Valid, err
 	}
-	next, err := s.counter(ctx, q)
+	next, err := db.Counter(ctx, q)
 	return top, err == nil && next <= top, err
 }
 
@@ -91,7 +73,7 @@ func (s *Store) adopt(ctx context.Context, conn *sql.Conn, actor string) (*ops.S
 	if err := s.refuseReset(ctx, conn, top); !errors.Is(err, store.ErrUnusable) {
 		return nil, err
 	}
-	next, err := s.counter(ctx, conn)
+	next, err := db.Counter(ctx, conn)
 	if err != nil {
 		return nil, err
 	}

@@ -100,6 +100,58 @@ func TestARowInThePlaceOfOneThatWasReadIsNoticed(t *testing.T) {
 	})
 }
 
+// A failover comes while a read is under way. What that read has of the old history is no witness of the new one, which
+// has other rows with the same numbers.
+func TestARowOfTheOldHistoryIsNoWitness(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		const many = 3000 // rows, whose bodies are asked for in two statements
+		db := newOutbox(t, server, 1)
+		exec := func(query string) {
+			t.Helper()
+			if _, err := db.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows := func() {
+			for from := 0; from < many; from += 1000 {
+				exec(fmt.Sprintf(`INSERT INTO postrider_outbox (seq, topic) WITH RECURSIVE r (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000) SELECT i + %d, 't' FROM r`, from))
+			}
+		}
+		rows()
+		read := []store.LaneRead{{Lane: 0, MaxRecords: 10_000}}
+		var s *Store
+		asked := 0
+		s = New(hooked(t, urlOf(t, server, db), func(query string) {
+			if !strings.HasPrefix(query, "SELECT seq, id") {
+				return
+			}
+			if asked++; asked != 2 {
+				return
+			}
+			for _, query := range []string{`DELETE FROM postrider_outbox`, `UPDATE postrider_info SET epoch = epoch + 1`} {
+				exec(query)
+			}
+			lease(t, s, "a")
+			if _, err := s.Read(t.Context(), read); err != nil {
+				t.Error(err)
+			}
+		}), nil)
+		lease(t, s, "a")
+		if _, err := s.Read(t.Context(), read); err != nil || asked < 2 {
+			t.Fatalf("%d questions for bodies, error %v", asked, err)
+		}
+		rows()
+		b, err := s.Read(t.Context(), read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b[0].Messages); n != many {
+			t.Errorf("%d rows were read, want %d", n, many)
+		}
+		lease(t, s, "a")
+	})
+}
+
 // Rows that the table refuses, and has all the same, hold nobody up.
 func TestOddRowsAreReadAndParked(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {

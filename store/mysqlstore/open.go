@@ -38,7 +38,8 @@ func (s *Store) Close() error {
 
 // OpenDB returns a pool for the database of a URL such as
 // mysql://user:password@host:3306/shop, also written mariadb://. It suits a relay: its
-// statements wait for a lock for a second at most. It does no I/O; close it yourself.
+// statements wait for a lock for a second at most, and its sessions have utf8mb4 and the
+// sql_mode TRADITIONAL. It does no I/O; close it yourself.
 //
 // Of several hosts, as in mysql://user@one:3306,two:3306/shop, each connection leads to the
 // primary. All are asked at once, so that a silent host delays no connection.
@@ -127,9 +128,13 @@ func config(rawURL string) (*mysql.Config, []string, error) {
 	cfg.ClientFoundRows = false
 	cfg.ParseTime = false
 	cfg.MaxAllowedPacket = 0 // as the server has it
+	// A server may have set other characters for the sessions of a user. The collation is the driver's default.
+	if err := cfg.Apply(mysql.Charset("utf8mb4", "utf8mb4_general_ci")); err != nil {
+		return nil, nil, fmt.Errorf("mysql: open: %w", err)
+	}
 	// A lock is waited for a second at most: the caller repeats.
-	// What a server may have changed for everybody would hide rows from the reader.
-	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "autocommit": "1", "sql_select_limit": "18446744073709551615"}
+	// What a server may have changed for everybody would hide rows, or the counter of numbers, from the reader.
+	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "autocommit": "1", "sql_select_limit": "18446744073709551615", "sql_mode": "'TRADITIONAL'"}
 	return cfg, hosts, nil
 }
 

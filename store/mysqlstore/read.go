@@ -152,8 +152,11 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	if err := s.heads(ctx, conn, reads, lanes, perPart); err != nil {
 		return nil, err
 	}
+	if err := s.late(ctx, conn, reads, lanes); err != nil {
+		return nil, err
+	}
 	bodies, err := s.bodies(ctx, conn, seen.now, choose(reads, lanes))
-	s.witness(bodies)
+	s.witness(identity, bodies)
 	for i := range lanes {
 		lanes[i].bodies = bodies
 	}
@@ -181,12 +184,12 @@ func same(identity, found string) error {
 	return nil
 }
 
-// witness remembers the highest row that was read.
-func (s *Store) witness(bodies map[int64]*record) {
+// witness remembers the highest row that was read under an identity, which another read may have found changed since.
+func (s *Store) witness(identity string, bodies map[int64]*record) {
 	s.eye.mu.Lock()
 	defer s.eye.mu.Unlock()
 	for seq, r := range bodies {
-		if r != nil && seq > s.eye.seen.seq {
+		if r != nil && seq > s.eye.seen.seq && identity == s.eye.identity {
 			s.eye.seen = witness{seq, r.message.ID}
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -73,6 +75,50 @@ func TestRetentionLeavesWhatCameLate(t *testing.T) {
 		if n := o.count(`SELECT COUNT(*) FROM postrider_outbox`); n != 1 {
 			t.Errorf("%d rows are left, want 1", n)
 		}
+	})
+}
+
+// A number that was given up becomes a gap again while retention looks at its lane: its row, which was
+// never sent, stays. Sessions of READ COMMITTED see the lane of before and the notes of behind.
+//
+// Promises: L
+func TestRetentionLeavesWhatIsRevivedMeanwhile(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		db := newOutbox(t, server, 1)
+		o := newOwner(t, db, "a")
+		late, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`, type) VALUES ('t', 'k', 'late')"); err != nil {
+			t.Fatal(err)
+		}
+		o.put("k", "a")
+		want(t, "read", o.step(), "a")
+		giveUp(t, o.s, holes.Set{{First: 1, Last: 1}})
+		o.step()
+		if err := late.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		revived := false
+		keeper := hooked(t, urlOf(t, server, db), func(query string) {
+			if !strings.HasPrefix(query, "SELECT low, high FROM postrider_dropped") || revived {
+				return
+			}
+			revived = true
+			if err := sweep(t, New(db, nil)); !errors.Is(err, store.ErrIdentity) {
+				t.Errorf("the sweep: error %v", err)
+			}
+		})
+		keeper.SetMaxOpenConns(1)
+		if _, err := keeper.ExecContext(t.Context(), `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(keeper, nil).Office().Retention.Prune(t.Context(), ops.PruneRequest{Runner: "keeper", MaxBytes: 1}); err != nil || !revived {
+			t.Fatalf("revived: %v, error %v", revived, err)
+		}
+		o.lease()
+		want(t, "the late one", o.step(), "late")
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
 )
 
 // server is what a lease must know of the server that answers.
@@ -64,9 +65,12 @@ func (s *Store) identify(ctx context.Context, q db.Querier, g *store.Grant) (her
 	}
 	const tries = 5 // of which all but one find that another instance was first
 	for range tries {
-		var id, known string
+		var id, known, settings string
 		var epoch, started, now int64
-		err := q.QueryRowContext(ctx, `SELECT id, epoch, lanes, server, started, `+run+` FROM postrider_info`).Scan(&id, &epoch, &g.Total, &known, &started, &now)
+		err := q.QueryRowContext(ctx, `SELECT id, epoch, lanes, server, started, `+run+`, `+sessions.Settings+` FROM postrider_info`).Scan(&id, &epoch, &g.Total, &known, &started, &now, &settings)
+		if err == nil {
+			err = sessions.Suits(settings)
+		}
 		if err != nil {
 			return "", err
 		}

@@ -88,7 +88,9 @@ type witness struct {
 var _ store.Store = (*Store)(nil)
 
 // New returns a store over a pool, best one of [OpenDB]: it must allow several statements in
-// one call. It does no I/O and never closes the pool. opts may be nil.
+// one call, and its sessions must commit by themselves, use utf8mb4 and have a sql_mode that
+// shows the options of tables; a lease fails otherwise. It does no I/O and never closes the
+// pool. opts may be nil.
 func New(pool *sql.DB, opts *Options) *Store {
 	s := &Store{born: time.Now()}
 	if opts != nil {

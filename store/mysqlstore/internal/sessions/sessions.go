@@ -124,3 +124,19 @@ func SeesAll(ctx context.Context, q db.Querier) error {
 		Fix:  fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host),
 	}
 }
+
+// Settings is the SQL of what Suits examines.
+const Settings = `CONCAT_WS(' ', IF(@@SESSION.autocommit, 'ON', 'OFF'), @@SESSION.character_set_client, @@SESSION.character_set_connection, @@SESSION.character_set_results)`
+
+// Suits fails where a session commits nothing by itself, so that a settlement of one statement would be lost, or where
+// it changes texts. The session is taken for one of its pool.
+func Suits(settings string) error {
+	const suitable = "ON utf8mb4 utf8mb4 utf8mb4"
+	if settings == suitable {
+		return nil
+	}
+	return &store.UnusableError{
+		What: fmt.Sprintf("the pool's sessions have unsuitable settings: autocommit, character_set_client, character_set_connection and character_set_results must be %q (found %q)", suitable, settings),
+		Fix:  "open the pool with mysqlstore.OpenDB, or change its settings",
+	}
+}
