@@ -104,7 +104,10 @@ type Options struct {
 	// logged. admin.SendMissing asks the outbox for the missing messages.
 	OnGap func(ctx context.Context, g inbox.Gap)
 	// SkipGap gives up missing versions after this time: the key continues without
-	// them, and they are stale if they arrive later. 0: the key waits for ever.
+	// them, and they are stale if they arrive later. The time begins when a process has
+	// received all that its source had for it, and again when the source was unreachable or
+	// messages were given back for an outage. A version that is tried again, or is a dead
+	// letter, is not missing. 0: the key waits for ever.
 	SkipGap time.Duration
 	// Opener decrypts a message for its handler; nil: none. Stored messages, such as dead
 	// letters, stay encrypted.
@@ -180,6 +183,7 @@ type Consumer[Tx any] struct {
 	database   trouble
 	keys       trouble
 	brake      brake
+	level      level
 	excuses    excuses
 	counts     counts
 	singly     atomic.Int64  // number of messages of unknown attempt still to run singly
@@ -296,7 +300,7 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	}
 	c.wrap()
 	r := newRun(c.source, c.opts, c.process)
-	r.tend, r.batch = c.tendStash, c.processBatch
+	r.tend, r.batch, r.level = c.tendStash, c.processBatch, &c.level
 	if c.opts.Filter != nil {
 		r.known = (&screen[Tx]{c: c}).known
 		r.atLeast = max(c.opts.Prefetch/4, 1) // one query for many messages, not one for each

@@ -185,6 +185,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 	if ctx.Err() != nil {
 		return t.back(0)
 	}
+	c.level.givenBack(time.Now())
 	first, lasted := of.failed(time.Now())
 	delay := jitter(min(max(lasted/2, c.opts.BackoffMin), c.opts.BackoffMax, outageMax))
 	level := slog.LevelDebug

@@ -21,18 +21,18 @@ const (
 // tendStash applies stashed messages that no other process applies: those of
 // an ended process, those whose handler failed, and dead letters
 // that a person has requested to retry.
-func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Delivery) broker.Verdict) {
+func (c *Consumer[Tx]) tendStash(ctx context.Context, r *run) {
 	tick := time.NewTicker(stashEvery)
 	defer tick.Stop()
 	told := map[gapID]time.Duration{}
 	var looked time.Time
 	for ctx.Err() == nil {
-		if err := c.sweep(ctx, handle); err != nil && ctx.Err() == nil {
+		if err := c.sweep(ctx, r); err != nil && ctx.Err() == nil {
 			c.opts.Logger.DebugContext(ctx, "stash look-up failed", "consumer", c.opts.Name, "error", err)
 		}
 		if c.opts.Order != nil && time.Since(looked) >= gapEvery {
 			looked = time.Now()
-			if err := c.lookForGaps(ctx, told); err != nil && ctx.Err() == nil {
+			if err := c.lookForGaps(ctx, r, told); err != nil && ctx.Err() == nil {
 				c.opts.Logger.DebugContext(ctx, "gap look-up failed", "consumer", c.opts.Name, "error", err)
 			}
 		}
@@ -44,9 +44,9 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 	}
 }
 
-// sweep passes one due message of each key to handle, and starts over
+// sweep handles one due message of each key, and starts over
 // as long as any key makes progress.
-func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
+func (c *Consumer[Tx]) sweep(ctx context.Context, r *run) error {
 	var topic, key string
 	for moved := false; ctx.Err() == nil; {
 		var s *inboxwork.Stashed
@@ -59,7 +59,7 @@ func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) b
 			return err
 		case s != nil:
 			topic, key = s.Message.Topic, s.Message.Key
-			v := handle(broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s})
+			v := r.handle(&item{d: broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}})
 			moved = moved || v.Ack
 		case !moved:
 			return nil
@@ -76,20 +76,19 @@ type gapID struct {
 }
 
 // lookForGaps reports lasting gaps, and gives up gaps that have lasted for SkipGap.
-func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Duration) error {
+func (c *Consumer[Tx]) lookForGaps(ctx context.Context, r *run, told map[gapID]time.Duration) error {
 	var topic, key string
 	var oldest time.Duration
 	seen := make(map[gapID]bool, len(told))
 	for ctx.Err() == nil {
-		var g *inbox.Gap
+		var (
+			g       *inbox.Gap
+			skipped bool
+		)
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 			g, err = c.inbox.NextGap(ctx, conn, topic, key)
-			if err != nil || g == nil || c.opts.SkipGap <= 0 || g.Age < c.opts.SkipGap {
-				return err
-			}
-			skipped, err := c.inbox.SkipGap(ctx, conn, *g)
-			if skipped {
-				c.wakeStash()
+			if err == nil && g != nil && c.isMissing(r, g) {
+				skipped, err = c.inbox.SkipGap(ctx, conn, *g)
 			}
 			return err
 		})
@@ -103,7 +102,10 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Dura
 		id := gapID{g.Topic, g.Key, g.Mark}
 		seen[id] = true
 		oldest = max(oldest, g.Age)
-		c.tellGap(ctx, *g, id, told)
+		c.tellGap(ctx, *g, id, told, skipped)
+		if skipped {
+			c.wakeStash()
+		}
 	}
 	c.counts.gaps.Store(int64(len(seen)))
 	c.counts.gapAge.Store(int64(oldest))
@@ -115,8 +117,13 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Dura
 	return nil
 }
 
-func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told map[gapID]time.Duration) {
-	skipped := c.opts.SkipGap > 0 && g.Age >= c.opts.SkipGap
+// isMissing reports whether the versions in g have been missing for SkipGap, and not only
+// unread: this process had all that the source has for as long, and has none of them in hand.
+func (c *Consumer[Tx]) isMissing(r *run, g *inbox.Gap) bool {
+	return c.opts.SkipGap > 0 && min(g.Age, r.level.lasts(time.Now())) >= c.opts.SkipGap && !r.holds(key{g.Topic, g.Key}, g.Mark, g.Needs)
+}
+
+func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told map[gapID]time.Duration, skipped bool) {
 	if !skipped && g.Age < max(gapWarning, told[id]) {
 		return
 	}

@@ -56,7 +56,7 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Mes
 	if try.TakeOver {
 		takeOver = 1
 	}
-	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver)
+	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver, m.Version)
 	if err := in.sql.begin.scan(ctx, c, args, &a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
@@ -91,7 +91,7 @@ func (in *Inbox) FailAttempt(ctx context.Context, c inbox.Conn, m postrider.Mess
 		a     Attempt
 		state string
 	)
-	args := append(in.names(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more)
+	args := append(in.names(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more, m.Version)
 	if err := in.sql.fail.scan(ctx, c, args, &a.Count, &state); err != nil {
 		return Attempt{}, in.wrap("record the failure of", m.ID, err)
 	}

@@ -11,6 +11,8 @@ type guardStatements struct {
 	mark           inboxsql.Mover
 	move, waits    inboxsql.Statement // the mark of a key, and whether messages wait, at once; none: mark, and waits
 	lock           written
+	tryLock        inboxsql.Statement // the mark, or -1 while another transaction holds it; none: lock
+	open           inboxsql.Statement // whether a message in a gap is tried again or dead
 	read, set      inboxsql.Statement
 	list           inboxsql.Statement
 	put, clear     inboxsql.Statement // the stash
@@ -27,9 +29,10 @@ func newGuardStatements(l *inboxsql.Language) guardStatements {
 		mark: l.Mover(), waits: l.Statement(waitsSQL), lock: written{read: l.Statement(lockMarkSQL)}, read: l.Statement(readMarkSQL),
 		set: l.Statement(setMarkSQL), list: l.Statement(listMarksSQL), put: l.Statement(putStashSQL), head: l.Statement(headSQL),
 		clear: l.Statement(clearStashSQL), due: l.Statement(dueSQL), gap: l.Statement(gapSQL), drop: l.Statement(dropStashSQL),
-		settled: l.Statement(settledStashSQL), there: l.Statement(thereSQL),
+		settled: l.Statement(settledStashSQL), there: l.Statement(thereSQL), open: l.Statement(openSQL),
 	}
 	if l.WriteInQuery {
+		g.tryLock = l.Statement(tryMarkSQL)
 		g.move = l.Statement("WITH moved AS (" + inboxsql.MoveMark + " RETURNING 1) SELECT (SELECT count(*) FROM moved), (" + waitsSQL + ")")
 	}
 	return g
@@ -43,6 +46,13 @@ const (
 
 	lockMarkSQL = `INSERT INTO {mark} AS m (consumer, topic, key, version, updated_at) VALUES ($1, $2, $3, 0, {now})
 ON CONFLICT (consumer, topic, key) DO UPDATE SET updated_at = excluded.updated_at RETURNING version`
+
+	tryMarkSQL = `WITH m AS MATERIALIZED (SELECT version FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE SKIP LOCKED)
+SELECT coalesce(max(version), -1) FROM m`
+
+	// Older programs wrote no version of what is tried again: it may stand in the gap.
+	openSQL = `SELECT count(*) FROM (SELECT 1 FROM {attempt} WHERE consumer = $1 AND topic = $2 AND key = $3
+AND (version IS NULL OR (version > $4 AND version <= $5)) LIMIT 1) AS a`
 
 	readMarkSQL = `SELECT coalesce(max(version), 0) FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3`
 

@@ -272,14 +272,38 @@ func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKe
 
 // SkipGap gives up the versions that are missing in g: they count as applied
 // from now on. It reports false, and changes nothing, when the gap is another
-// one by now.
+// one by now, while another transaction works on the key (except on SQLite), and while a
+// message in the gap is tried again or is a dead letter: it is not missing.
 func (in *Inbox) SkipGap(ctx context.Context, tx inbox.Conn, g inbox.Gap) (bool, error) {
-	mark, err := in.lockMark(ctx, tx, g.Topic, g.Key)
+	mark, err := in.tryMark(ctx, tx, g.Topic, g.Key)
 	if err != nil || mark != g.Mark || g.Needs <= mark {
 		return false, err
 	}
-	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, g.Topic, g.Key, g.Needs); err != nil {
-		return false, inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
+	open := 0
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.guard.open, in.who.Consumer, g.Topic, g.Key, mark, g.Needs).Scan(&open); err != nil || open > 0 {
+		return false, in.skipping(err)
 	}
-	return true, nil
+	_, err = in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, g.Topic, g.Key, g.Needs)
+	return err == nil, in.skipping(err)
+}
+
+func (in *Inbox) skipping(err error) error {
+	if err == nil {
+		return nil
+	}
+	return inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
+}
+
+// tryMark locks the mark of a key without waiting, and returns -1 when another
+// transaction holds it. To wait for a handler would end at the moment when it has failed
+// and its failure is not recorded yet.
+func (in *Inbox) tryMark(ctx context.Context, tx inbox.Conn, topic, key string) (mark int64, err error) {
+	if in.sql.guard.tryLock.None() {
+		return in.lockMark(ctx, tx, topic, key)
+	}
+	err = inboxsql.QueryRow(ctx, tx, in.sql.guard.tryLock, in.who.Consumer, topic, key).Scan(&mark)
+	if inboxsql.MySQLBusy(err) {
+		return -1, nil
+	}
+	return mark, in.skipping(err)
 }

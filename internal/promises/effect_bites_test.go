@@ -256,6 +256,8 @@ func breakers() map[string]breaker {
 		"stash/lowest-version":       bends(bend{has: "hop(", old: "ORDER BY n.topic, n.key, n.version LIMIT", new: "ORDER BY n.needs, n.version LIMIT"}),
 		"gap/reported":               bends(bend{has: "hop(", old: "WHERE h.needs > h.mark", new: ""}),
 		"gap/given-up":               bends(bend{has: "SET version = $4", old: "version = $4", new: "version = version + 0 * $4"}),
+		"gap/tried":                  bends(bend{has: "version IS NULL OR", args: func(args []any) { args[4] = args[3] }}),
+		"gap/in-hand":                bends(bend{has: "FOR UPDATE SKIP LOCKED", old: "FOR UPDATE SKIP LOCKED", new: ""}),
 		"attempt/counted":            bends(bend{has: "AS a\n(consumer", old: "a.attempts + CASE", new: "a.attempts + 1 + CASE"}),
 		"attempt/orphan":             bends(bend{has: "AS a\n(consumer", old: "OR CAST($9 AS integer) = 1", new: "OR CAST($9 AS integer) < 2"}),
 		"attempt/returned":           bends(bend{has: "attempts - 1", old: "begun_by = $3", new: "begun_by > '' AND CAST($3 AS text) > ''"}),
