@@ -88,15 +88,16 @@ func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s Consu
 	if s.Status, err = in.Status(ctx, conn); err != nil {
 		return s, err
 	}
-	for topic, key := "", ""; len(s.Waiting) < gapsShown; {
-		g, err := in.NextGap(ctx, conn, topic, key)
+	var behind *inboxwork.Key
+	for len(s.Waiting) < gapsShown {
+		g, err := in.NextGap(ctx, conn, behind)
 		if err != nil {
 			return s, err
 		}
 		if g == nil {
 			break
 		}
-		topic, key = g.Topic, g.Key
+		behind = &inboxwork.Key{Topic: g.Topic, Key: g.Key}
 		s.Waiting = append(s.Waiting, *g)
 	}
 	return s, nil

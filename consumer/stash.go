@@ -47,24 +47,24 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, r *run) {
 // sweep handles one due message of each key, and starts over
 // as long as any key makes progress.
 func (c *Consumer[Tx]) sweep(ctx context.Context, r *run) error {
-	var topic, key string
+	var behind *inboxwork.Key // nil: from the first key on
 	for moved := false; ctx.Err() == nil; {
 		var s *inboxwork.Stashed
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, topic, key)
+			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, behind)
 			return err
 		})
 		switch {
 		case err != nil:
 			return err
 		case s != nil:
-			topic, key = s.Message.Topic, s.Message.Key
+			behind = &inboxwork.Key{Topic: s.Message.Topic, Key: s.Message.Key}
 			v := r.handle(&item{d: broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}})
 			moved = moved || v.Ack
 		case !moved:
 			return nil
 		default: // once more from the first key
-			moved, topic, key = false, "", ""
+			moved, behind = false, nil
 		}
 	}
 	return nil
@@ -77,7 +77,7 @@ type gapID struct {
 
 // lookForGaps reports lasting gaps, and gives up gaps that have lasted for SkipGap.
 func (c *Consumer[Tx]) lookForGaps(ctx context.Context, r *run, told map[gapID]time.Duration) error {
-	var topic, key string
+	var behind *inboxwork.Key
 	var oldest time.Duration
 	seen := make(map[gapID]bool, len(told))
 	for ctx.Err() == nil {
@@ -86,7 +86,7 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, r *run, told map[gapID]t
 			skipped bool
 		)
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-			g, err = c.inbox.NextGap(ctx, conn, topic, key)
+			g, err = c.inbox.NextGap(ctx, conn, behind)
 			if err == nil && g != nil && c.isMissing(r, g) {
 				skipped, err = c.inbox.SkipGap(ctx, conn, *g)
 			}
@@ -98,7 +98,7 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, r *run, told map[gapID]t
 		if g == nil {
 			break
 		}
-		topic, key = g.Topic, g.Key
+		behind = &inboxwork.Key{Topic: g.Topic, Key: g.Key}
 		id := gapID{g.Topic, g.Key, g.Mark}
 		seen[id] = true
 		oldest = max(oldest, g.Age)

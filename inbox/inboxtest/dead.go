@@ -20,7 +20,7 @@ func deadCases() []Case {
 		{"dead/revived", "a revived one is due at once and has its effect, once", deadRevived},
 		{"dead/in-turn", "a revived one waits for the versions before it, which may be dead themselves", deadInTurn},
 		{"dead/discarded", "a discarded one is gone for ever, and its key continues", deadDiscarded},
-		{"dead/without-topic", "one without a topic and a key can be discarded", deadWithoutTopic},
+		{"dead/without-topic", "one without a topic and a key can be discarded, and revived", deadWithoutTopic},
 		{"dead/stashed", "a stashed message that dies leaves the stash, and its key waits", deadStashed},
 	}
 }
@@ -134,7 +134,7 @@ func deadRevived(ctx context.Context, env *Env) error {
 	if _, err := env.letters(ctx, in); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil {
 		return fmt.Errorf("it is not due: %v", err)
 	}
@@ -176,20 +176,20 @@ func deadInTurn(ctx context.Context, env *Env) error {
 	if err := env.decide(ctx, in.Revive, msgs[2].ID); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil || s.Message.ID != msgs[2].ID {
 		return fmt.Errorf("a revived one is not looked at: %+v, %v", s, err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Early {
 		return fmt.Errorf("a revived one before its turn: ruling %d, %v; want %d", r, err, inboxwork.Early)
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s != nil {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s != nil {
 		return fmt.Errorf("behind a dead letter is due: %+v, %v", s, err)
 	}
 	if err := errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1), env.decide(ctx, in.Revive, msgs[1].ID)); err != nil {
 		return err
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s == nil {
 		return fmt.Errorf("the first dead letter is not due: %v", err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
@@ -241,7 +241,22 @@ func deadWithoutTopic(ctx context.Context, env *Env) error {
 			return fmt.Errorf("discard %d: %v, want %v", i+1, err, want)
 		}
 	}
-	_, err := env.letters(ctx, in)
+	for i, want := range []string{"bare too", "behind"} {
+		if _, err := env.bury(ctx, in, postrider.Message{ID: want, Topic: strings.Repeat("t", i)}, 1, "no"); err != nil {
+			return err
+		}
+		if err := env.decide(ctx, in.Revive, want); err != nil {
+			return err
+		}
+	}
+	s, err := env.due(ctx, in, 0, nil)
+	if err != nil || s == nil || s.Message.ID != "bare too" {
+		return fmt.Errorf("%+v is due, %w; want the one without topic and key", s, err)
+	}
+	if s, err = env.due(ctx, in, 0, &inboxwork.Key{}); err != nil || s == nil || s.Message.ID != "behind" {
+		return fmt.Errorf("behind it %+v is due, %w; want the one of the next topic", s, err)
+	}
+	_, err = env.letters(ctx, in)
 	return err
 }
 
@@ -253,7 +268,7 @@ func deadStashed(ctx context.Context, env *Env) error {
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil {
 		return fmt.Errorf("nothing is due: %v", err)
 	}

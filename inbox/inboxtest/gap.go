@@ -19,14 +19,14 @@ func gapCases() []Case {
 	}
 }
 
-func (e *Env) gap(ctx context.Context, in *inboxwork.Inbox, topic, key string) (g *inbox.Gap, err error) {
-	err = e.in(ctx, func(tx inbox.Conn) error { g, err = in.NextGap(ctx, tx, topic, key); return err })
+func (e *Env) gap(ctx context.Context, in *inboxwork.Inbox, behind *inboxwork.Key) (g *inbox.Gap, err error) {
+	err = e.in(ctx, func(tx inbox.Conn) error { g, err = in.NextGap(ctx, tx, behind); return err })
 	return g, err
 }
 
 func gapReported(ctx context.Context, env *Env) error {
 	in := env.inbox(consumer)
-	if g, err := env.gap(ctx, in, "", ""); err != nil || g != nil {
+	if g, err := env.gap(ctx, in, nil); err != nil || g != nil {
 		return fmt.Errorf("in an empty inbox: gap %+v, %v", g, err)
 	}
 	if err := env.stash(ctx, in, message("b", 5), message("b", 4), message("b", 7), message("a", 3), message("c", 2)); err != nil {
@@ -40,26 +40,26 @@ func gapReported(ctx context.Context, env *Env) error {
 			return err
 		}
 	}
-	topic, key := "", ""
+	var behind *inboxwork.Key
 	for _, want := range []inbox.Gap{
 		{Topic: "orders", Key: "a", Mark: 0, Needs: 2, Stashed: 1},
 		{Topic: "orders", Key: "b", Mark: 1, Needs: 3, Stashed: 3},
 	} {
-		g, err := env.gap(ctx, in, topic, key)
+		g, err := env.gap(ctx, in, behind)
 		if err != nil || g == nil {
-			return fmt.Errorf("behind %q no gap is reported, %v", key, err)
+			return fmt.Errorf("behind %v no gap is reported, %v", behind, err)
 		}
 		if g.Age < 0 || g.Age > time.Hour {
 			return fmt.Errorf("the gap of key %s is %v old", g.Key, g.Age)
 		}
 		got := *g
 		if got.Age = 0; got != want {
-			return fmt.Errorf("behind %q: gap %+v, want %+v", key, got, want)
+			return fmt.Errorf("behind %v: gap %+v, want %+v", behind, got, want)
 		}
-		topic, key = g.Topic, g.Key
+		behind = &inboxwork.Key{Topic: g.Topic, Key: g.Key}
 	}
-	if g, err := env.gap(ctx, in, topic, key); err != nil || g != nil { // c is due
-		return fmt.Errorf("behind %q: gap %+v, %v; want none", key, g, err)
+	if g, err := env.gap(ctx, in, behind); err != nil || g != nil { // c is due
+		return fmt.Errorf("behind %v: gap %+v, %v; want none", behind, g, err)
 	}
 	return nil
 }
@@ -69,14 +69,14 @@ func gapGivenUp(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, messages("a", 4, 5)...); err != nil {
 		return err
 	}
-	old, err := env.gap(ctx, in, "", "")
+	old, err := env.gap(ctx, in, nil)
 	if err != nil || old == nil {
 		return fmt.Errorf("no gap is reported, %v", err)
 	}
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
-	now, err := env.gap(ctx, in, "", "")
+	now, err := env.gap(ctx, in, nil)
 	if err != nil || now == nil {
 		return fmt.Errorf("no gap is reported, %v", err)
 	}
@@ -114,7 +114,7 @@ func gapTried(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, message("a", 4), message("b", 4)); err != nil {
 		return err
 	}
-	g, err := env.gap(ctx, in, "", "")
+	g, err := env.gap(ctx, in, nil)
 	if err != nil || g == nil || g.Key != "a" {
 		return fmt.Errorf("the gap %+v is reported, %w", g, err)
 	}
@@ -147,14 +147,14 @@ func gapTried(ctx context.Context, env *Env) error {
 	if err := errors.Join(env.skip(ctx, in, *g, false), env.mark(ctx, in, "a", 1), env.decide(ctx, in.Revive, two.ID)); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil || s.Message.ID != two.ID {
 		return fmt.Errorf("%+v is due, %w; want the revived letter", s, err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
 		return fmt.Errorf("the revived letter: ruling %d, %w", r, err)
 	}
-	if g, err = env.gap(ctx, in, "", ""); err != nil || g == nil || g.Mark != 2 {
+	if g, err = env.gap(ctx, in, nil); err != nil || g == nil || g.Mark != 2 {
 		return fmt.Errorf("the gap %+v is reported, %w", g, err)
 	}
 	return errors.Join(env.skip(ctx, in, *g, true), env.mark(ctx, in, "a", 3), env.acts(ctx, "a 1", "a 2"))
@@ -171,7 +171,7 @@ func gapInHand(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, in, message("a", 3)); err != nil {
 		return err
 	}
-	g, err := env.gap(ctx, in, "", "")
+	g, err := env.gap(ctx, in, nil)
 	if err != nil || g == nil {
 		return fmt.Errorf("no gap is reported, %w", err)
 	}

@@ -39,9 +39,9 @@ func (e *Env) unstash(ctx context.Context, in *inboxwork.Inbox, key string, limi
 }
 
 // due returns the stashed message that is due, or nil.
-func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, topic, key string) (s *inboxwork.Stashed, err error) {
+func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, behind *inboxwork.Key) (s *inboxwork.Stashed, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
-		s, err = in.DueStashed(ctx, tx, "me", patience, topic, key)
+		s, err = in.DueStashed(ctx, tx, "me", patience, behind)
 		return err
 	})
 	return s, err
@@ -82,7 +82,7 @@ func stashedWhole(ctx context.Context, env *Env) error {
 		if err != nil {
 			return err
 		}
-		s, err := env.due(ctx, in, 0, "", "")
+		s, err := env.due(ctx, in, 0, nil)
 		if err != nil || s == nil {
 			return fmt.Errorf("nothing is due: %v", err)
 		}
@@ -184,18 +184,18 @@ func stashDue(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, env.inbox("shipping"), message("a", 2)); err != nil {
 		return err
 	}
-	wantDue := func(topic, key, want string) error {
-		s, err := env.due(ctx, in, 0, topic, key)
+	wantDue := func(behind *inboxwork.Key, want string) error {
+		s, err := env.due(ctx, in, 0, behind)
 		got := ""
 		if s != nil {
 			got = s.Message.ID
 		}
 		if err != nil || got != want {
-			return fmt.Errorf("behind %q, %q the message %q is due, %v; want %q", topic, key, got, err, want)
+			return fmt.Errorf("behind %v the message %q is due, %v; want %q", behind, got, err, want)
 		}
 		return nil
 	}
-	if err := wantDue("", "", ""); err != nil {
+	if err := wantDue(nil, ""); err != nil {
 		return err
 	}
 	for _, key := range []string{"a", "b", "c"} {
@@ -203,7 +203,8 @@ func stashDue(ctx context.Context, env *Env) error {
 			return err
 		}
 	}
-	return errors.Join(wantDue("", "", "a-2"), wantDue("orders", "a", "b-2"), wantDue("orders", "b", ""), wantDue("p", "", ""))
+	return errors.Join(wantDue(nil, "a-2"), wantDue(&inboxwork.Key{}, "a-2"), wantDue(&inboxwork.Key{Topic: "orders", Key: "a"}, "b-2"),
+		wantDue(&inboxwork.Key{Topic: "orders", Key: "b"}, ""), wantDue(&inboxwork.Key{Topic: "p"}, ""))
 }
 
 func stashDueLater(ctx context.Context, env *Env) error {
@@ -226,13 +227,13 @@ func stashDueLater(ctx context.Context, env *Env) error {
 		return err
 	}
 	for after, want := range map[string]string{"": "mine-2", "mine": ""} {
-		s, err := env.due(ctx, in, time.Hour, "orders", after)
+		s, err := env.due(ctx, in, time.Hour, &inboxwork.Key{Topic: "orders", Key: after})
 		if err != nil || (s == nil) != (want == "") || s != nil && s.Message.ID != want {
 			return fmt.Errorf("behind %q is due: %+v, %v; want %q", after, s, err, want)
 		}
 	}
 	// Without patience the other process counts as dead.
-	s, err := env.due(ctx, in, -time.Hour, "orders", "mine")
+	s, err := env.due(ctx, in, -time.Hour, &inboxwork.Key{Topic: "orders", Key: "mine"})
 	if err != nil || s == nil || s.Message.ID != "taken-2" {
 		return fmt.Errorf("without patience is due: %+v, %v; want that of the other process", s, err)
 	}
@@ -247,7 +248,7 @@ func takenOnce(ctx context.Context, env *Env) error {
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
-	two, err := env.due(ctx, in, 0, "", "")
+	two, err := env.due(ctx, in, 0, nil)
 	if err != nil || two == nil {
 		return fmt.Errorf("nothing is due, %v", err)
 	}
@@ -256,7 +257,7 @@ func takenOnce(ctx context.Context, env *Env) error {
 			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
 		}
 	}
-	three, err := env.due(ctx, in, 0, "", "")
+	three, err := env.due(ctx, in, 0, nil)
 	if err != nil || three == nil {
 		return fmt.Errorf("nothing is due behind the first one, %v", err)
 	}
@@ -312,14 +313,14 @@ func behindOneDead(ctx context.Context, env *Env) error {
 		look func(tx inbox.Conn) error
 	}{
 		{"what is due", func(tx inbox.Conn) error {
-			s, err := in.DueStashed(ctx, tx, "me", 0, "", "")
+			s, err := in.DueStashed(ctx, tx, "me", 0, nil)
 			if s != nil {
 				return fmt.Errorf("%s is due", s.Message.ID)
 			}
 			return err
 		}},
 		{"the last gap", func(tx inbox.Conn) error {
-			g, err := in.NextGap(ctx, tx, "orders", "b")
+			g, err := in.NextGap(ctx, tx, &inboxwork.Key{Topic: "orders", Key: "b"})
 			if g != nil {
 				return fmt.Errorf("key %s has a gap", g.Key)
 			}
@@ -353,14 +354,14 @@ func lowestVersion(ctx context.Context, env *Env) error {
 	if err := env.in(ctx, func(tx inbox.Conn) error { _, err := in.SetMark(ctx, tx, "orders", "a", 3); return err }); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil || s.Message.ID != "a-3" { // gone past, to be removed first
 		return fmt.Errorf("%+v is due, %v; want version 3", s, err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Stale {
 		return fmt.Errorf("version 3: ruling %d, %v", r, err)
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil || s.Message.ID != "a-4" {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s == nil || s.Message.ID != "a-4" {
 		return fmt.Errorf("%+v is due, %v; want version 4", s, err)
 	}
 	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {

@@ -84,7 +84,7 @@ ORDER BY r.topic, r.key, r.needs, r.version LIMIT 1) ORDER BY w.version LIMIT 1)
 	// many messages wait behind each. Only probes of an index and subqueries of one row:
 	// a join would be a scan where the planner has no statistics yet. The message with
 	// the lowest need leads to that with the lowest version, as in headSQL.
-	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + `
+	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + "$6" + firstKeyEnd + `
 UNION ALL ` + dueHopSQL + nextKeySQL + ` WHERE h.due IS NULL)
 ` + stashedSQL + `SELECT w.* FROM {stash} AS w WHERE w.consumer = $1 AND w.message_id = (SELECT (SELECT n.message_id FROM {stash} AS n
 WHERE n.consumer = $1 AND n.topic = h.topic AND n.key = h.key AND n.version <= h.due AND n.needs <= h.mark AND ` + untriedSQL + `
@@ -94,8 +94,10 @@ ORDER BY n.topic, n.key, n.version LIMIT 1) FROM hop AS h WHERE h.due IS NOT NUL
 AND n.topic = p.topic AND n.key = p.key AND n.needs <= ` + markOfKeySQL + ` AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.needs, n.version LIMIT 1)
 `
 
+	// Behind the key of $2 and $3, or with a need below all others from the first key on.
 	firstKeySQL = `FROM (SELECT 1 AS one) AS o JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1
-AND (n.topic, n.key, n.needs) > ($2, $3, 9223372036854775807) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
+AND (n.topic, n.key, n.needs) > ($2, $3, `
+	firstKeyEnd = `) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
 
 	// SQLite begins at the values themselves, hence the greatest need, which no message
 	// has; and without || '' it would compare topics only.
@@ -119,7 +121,7 @@ WHERE consumer = $1 AND message_id IN (SELECT message_id FROM {stash} WHERE cons
 	dropStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND message_id = $2 AND needs <= $3`
 
 	// As dueSQL hops, up to the first key with nothing due. $4 bounds what is counted.
-	gapSQL = `WITH RECURSIVE hop(topic, key, mark, needs) AS (` + gapHopSQL + firstKeySQL + `
+	gapSQL = `WITH RECURSIVE hop(topic, key, mark, needs) AS (` + gapHopSQL + firstKeySQL + "$5" + firstKeyEnd + `
 UNION ALL ` + gapHopSQL + nextKeySQL + ` WHERE h.needs <= h.mark)
 SELECT coalesce(g.topic, ''), coalesce(g.key, ''), coalesce(g.mark, 0), coalesce(g.needs, 0), coalesce(g.n, 0), coalesce(g.age, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN (

@@ -134,19 +134,31 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 	return applied, int(removed) - applied, err
 }
 
-// DueStashed returns, of the first key behind the topic and key given, the
+// Key is a key of a topic. Both may be empty: a message of a foreign writer.
+type Key struct{ Topic, Key string }
+
+// from is behind, or for nil the first key of all, and the need above which its rows are behind it.
+func from(behind *Key) (topic, key string, needs int64) {
+	if behind == nil {
+		return "", "", -1
+	}
+	return behind.Topic, behind.Key, maxVersion
+}
+
+// DueStashed returns, of the first key behind the one given (nil: of all), the
 // stashed message whose turn has come; nil when no key has one. It leaves out
 // messages whose next attempt is not due, and for the time patience those that
 // another owner (see [Try]) has begun.
-func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, afterTopic, afterKey string) (_ *Stashed, err error) {
+func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, behind *Key) (_ *Stashed, err error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
 	var s Stashed
 	if due := in.sql.guard.due; due.None() {
-		s, err = in.hopToDue(ctx, db, afterTopic, afterKey, owner, -patience.Microseconds())
+		s, err = in.hopToDue(ctx, db, behind, owner, -patience.Microseconds())
 	} else {
-		s, err = scanStashed(inboxsql.QueryRow(ctx, db, due, in.who.Consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+		topic, key, needs := from(behind)
+		s, err = scanStashed(inboxsql.QueryRow(ctx, db, due, in.who.Consumer, topic, key, owner, -patience.Microseconds(), needs))
 	}
 	if err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.who.Consumer, err))
@@ -244,8 +256,8 @@ func (in *Inbox) BuryStashed(ctx context.Context, tx inbox.Conn, s Stashed, atte
 	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
 }
 
-// NextGap returns the gap of the first key behind the topic and key given, or nil.
-func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKey string) (*inbox.Gap, error) {
+// NextGap returns the gap of the first key behind the one given (nil: of all), or nil.
+func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, behind *Key) (*inbox.Gap, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
@@ -255,9 +267,10 @@ func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKe
 	)
 	var err error
 	if in.sql.guard.gap.None() {
-		err = in.hopToGap(ctx, db, afterTopic, afterKey, &g, &age)
+		err = in.hopToGap(ctx, db, behind, &g, &age)
 	} else {
-		row := inboxsql.QueryRow(ctx, db, in.sql.guard.gap, in.who.Consumer, afterTopic, afterKey, inbox.GapLimit)
+		topic, key, needs := from(behind)
+		row := inboxsql.QueryRow(ctx, db, in.sql.guard.gap, in.who.Consumer, topic, key, inbox.GapLimit, needs)
 		err = row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age)
 	}
 	if err != nil {
