@@ -184,6 +184,7 @@ type Consumer[Tx any] struct {
 	keys       trouble
 	brake      brake
 	level      level
+	singles    singles
 	excuses    excuses
 	counts     counts
 	singly     atomic.Int64  // number of messages of unknown attempt still to run singly

@@ -61,7 +61,8 @@ func (c *Consumer[Tx]) sweep(ctx context.Context, r *run) error {
 			behind = &inboxwork.Key{Topic: s.Message.Topic, Key: s.Message.Key}
 			v := r.handle(&item{d: broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}})
 			moved = moved || v.Ack
-		case !moved:
+		case !moved: // whatever is left waits
+			c.singles.clear()
 			return nil
 		default: // once more from the first key
 			moved, behind = false, nil

@@ -18,6 +18,7 @@ func stashCases() []Case {
 	return []Case{
 		{"stash/whole-message", "what waits in the stash comes back as it was", stashedWhole},
 		{"stash/catch-up", "what has waited is applied in turn, at most so many at once, and what became stale is removed", catchUp},
+		{"stash/enough", "what was enough for one transaction has its effect, and the rest stays for another", catchUpEnough},
 		{"stash/fails-whole", "when one of those that waited fails all of them stay", catchUpFails},
 		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
 		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},
@@ -145,6 +146,39 @@ func catchUp(ctx context.Context, env *Env) error {
 		return fmt.Errorf("%d applied, %d stale, want 5 and 1", applied, stale)
 	}
 	return errors.Join(env.acts(ctx, seq("a", 1, 7)...), env.mark(ctx, in, "a", 7), env.mark(ctx, in, "b", 0))
+}
+
+func catchUpEnough(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.stash(ctx, in, messages("a", 2, 5)...); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
+		return err
+	}
+	for try, want := range []int{2, 0} {
+		n, left := 0, 0
+		err := env.in(ctx, func(tx inbox.Conn) (err error) {
+			left = want
+			n, _, err = in.Unstash(ctx, tx, "orders", "a", 10, func(s inboxwork.Stashed) error {
+				if left--; left < 0 {
+					return inboxwork.ErrEnough
+				}
+				return act(ctx, env, tx, &s.Message)
+			})
+			return err
+		})
+		if err != nil || n != want {
+			return fmt.Errorf("try %d: %d were applied, %w; want %d", try+1, n, err, want)
+		}
+	}
+	if err := errors.Join(env.acts(ctx, seq("a", 1, 3)...), env.mark(ctx, in, "a", 3)); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
+		return fmt.Errorf("%d were applied afterwards, %w; want 2", n, err)
+	}
+	return env.acts(ctx, seq("a", 1, 5)...)
 }
 
 func catchUpFails(ctx context.Context, env *Env) error {

@@ -65,11 +65,16 @@ func scanStashed(row inbox.Row) (Stashed, error) {
 	return s, json.Unmarshal([]byte(headers), &m.Headers)
 }
 
+// ErrEnough is what the function of [Inbox.Unstash] returns, without an effect, to leave a
+// message and all behind it for another transaction.
+var ErrEnough = errors.New("enough for one transaction")
+
 // Unstash runs fn, inside tx, for the messages of a key whose turn has come
 // since they were put into the stash, in their order and at most limit of them;
 // then it moves the key's mark to the last one and removes them. It returns how
 // many there were, and how many others were removed because they had become
-// stale. After an error, which may be fn's, roll tx back: then all of them stay.
+// stale. After [ErrEnough] of fn it ends as after the last one. After another error, which
+// may be fn's, roll tx back: then all of them stay.
 func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, limit int, fn func(Stashed) error) (applied, stale int, err error) {
 	if in.who.Err != nil {
 		return 0, 0, in.who.Err
@@ -99,7 +104,9 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 			}
 			continue
 		}
-		if err := fn(s); err != nil {
+		if err := fn(s); errors.Is(err, ErrEnough) {
+			break
+		} else if err != nil {
 			return 0, 0, err
 		}
 		if now, err := in.touched(ctx, tx, topic, key); err != nil {

@@ -248,6 +248,7 @@ func breakers() map[string]breaker {
 		"order/set":                  bends(bend{has: "SET version = $4", old: "version = $4", new: "version = greatest(version, $4)"}),
 		"stash/whole-message":        bends(bend{has: "created_at, stashed_at)", args: func(args []any) { args[11] = "{}" }}),
 		"stash/catch-up":             bends(bend{has: "AND w.needs <= CAST($4", old: "w.needs <= CAST($4 AS bigint)", new: "true"}, bend{has: "r.needs <= CAST($4", old: "r.needs <= CAST($4 AS bigint)", new: "true"}),
+		"stash/enough":               bends(bend{has: "SET version = $4", old: "version = $4", new: "version = version + 0 * $4"}),
 		"stash/fails-whole":          ending(func(c inbox.Conn) (commit, rollback func() error) { return c.Commit, c.Commit }),
 		"stash/due":                  bends(bend{has: "hop(", old: "n.needs <= ", new: "0 <= "}),
 		"stash/due-later":            bends(bend{has: "hop(", old: "a.state = 'retry' AND a.next_at <= now()", new: "a.state = 'retry'"}),
