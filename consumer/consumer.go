@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -65,8 +64,9 @@ type Options struct {
 	// Batch is the most messages in one transaction: 1. Their handlers
 	// run one after the other. When one fails, all are rolled back and run
 	// again, each in a transaction of its own. A message that was tried before is
-	// never in a batch. If the source does not count deliveries, the first messages after
-	// the start are not either: one of them may have crashed the process.
+	// never in a batch. If the source does not count deliveries, a transaction before that
+	// of the batch records its messages: if one of them crashes the process, they are not
+	// in a batch when they come again.
 	// More than 1 raises Prefetch to twice Concurrency batches.
 	Batch int
 	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.
@@ -187,7 +187,7 @@ type Consumer[Tx any] struct {
 	singles    singles
 	excuses    excuses
 	counts     counts
-	singly     atomic.Int64  // number of messages of unknown attempt still to run singly
+	marks      marks
 	nudge      chan struct{} // holds a token when the stash may have something due
 	err        error         // of registration, reported by Run
 }
@@ -197,7 +197,9 @@ type Consumer[Tx any] struct {
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
-	c.singly.Store(int64(2 * o.Prefetch))
+	for slot := range o.Concurrency {
+		c.marks.free = append(c.marks.free, slot)
+	}
 	c.inbox = inboxwork.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema, Horizon: o.Horizon})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
@@ -306,5 +308,9 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 		r.known = (&screen[Tx]{c: c}).known
 		r.atLeast = max(c.opts.Prefetch/4, 1) // one query for many messages, not one for each
 	}
-	return r.run(ctx)
+	if err := r.run(ctx); err != nil {
+		return err // a handler still runs
+	}
+	c.endMarks(ctx)
+	return nil
 }

@@ -25,9 +25,6 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	if d.Err != nil || !fit(t.m.ID) {
 		return c.undecodable(ctx, t), false
 	}
-	if d.Attempt == 0 {
-		c.singly.Add(-1)
-	}
 	h, known := c.wrapped[t.m.Type]
 	switch {
 	case t.misplaced != nil:

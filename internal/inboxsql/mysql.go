@@ -16,7 +16,7 @@ func mysql(schema string) *Language {
 	}
 	t := Tables{
 		Inbox: name("postrider_inbox"), Attempt: name("postrider_inbox_attempt"), Mark: name("postrider_inbox_mark"),
-		Stash: name("postrider_inbox_stash"), Journal: name("postrider_inbox_journal"), Version: name("postrider_inbox_schema"),
+		Stash: name("postrider_inbox_stash"), Batch: name("postrider_inbox_batch"), Journal: name("postrider_inbox_journal"), Version: name("postrider_inbox_schema"),
 	}
 	database := "DATABASE()"
 	if schema != "" {

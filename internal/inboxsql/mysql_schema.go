@@ -6,7 +6,7 @@ import "strings"
 // change nothing can send it at every start. Two rows in the place of a value are an
 // error too.
 func mysqlReady(t *Tables) string {
-	all := strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Journal}, ", ")
+	all := strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Batch, t.Journal}, ", ")
 	return "SELECT (SELECT 1 UNION ALL SELECT 2 FROM (SELECT count(*) AS n FROM " + t.Version + " WHERE version >= " + newest + ") AS v WHERE v.n = 0) AS ready" +
 		" FROM (SELECT 1 AS one) AS o WHERE NOT EXISTS (SELECT 1 FROM " + all + " WHERE 1 = 0)"
 }
@@ -18,9 +18,9 @@ func mysqlReady(t *Tables) string {
 // not still take 'a' for 'a '. Times are microseconds since 1970: no zone moves them.
 func mysqlSchema(t *Tables) []string {
 	var all []string
-	for _, text := range []string{mysqlInboxTable, mysqlAttemptTable, mysqlMarkTable, mysqlStashTable, mysqlJournalTable, mysqlVersionTable, mysqlVersion} {
+	for _, text := range []string{mysqlInboxTable, mysqlAttemptTable, mysqlMarkTable, mysqlStashTable, mysqlBatchTable, mysqlJournalTable, mysqlVersionTable, mysqlVersion} {
 		all = append(all, strings.NewReplacer(
-			"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{journal}", t.Journal, "{version}", t.Version,
+			"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{batch}", t.Batch, "{journal}", t.Journal, "{version}", t.Version,
 			"{text}", "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "{word}", "CHARACTER SET ascii COLLATE ascii_bin",
 		).Replace(text))
 	}
@@ -98,6 +98,14 @@ const (
 	PRIMARY KEY (consumer, message_id),
 	KEY postrider_inbox_stash_order (consumer, topic, ` + "`key`" + `, version),
 	KEY postrider_inbox_stash_needs (consumer, topic, ` + "`key`" + `, needs, version) -- to hop from key to key
+) ENGINE = InnoDB`
+	mysqlBatchTable = `CREATE TABLE IF NOT EXISTS {batch} (
+	consumer VARBINARY(255) NOT NULL,
+	owner VARBINARY(255) NOT NULL, -- a process
+	slot INT NOT NULL, -- one of its transactions at a time
+	messages MEDIUMTEXT {word} NOT NULL, -- what it handles there, or handled last: a digest of each id
+	begun_at BIGINT NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (consumer, owner, slot)
 ) ENGINE = InnoDB`
 	mysqlJournalTable = `CREATE TABLE IF NOT EXISTS {journal} (
 	id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,

@@ -2,9 +2,9 @@ package inboxsql
 
 // Version is that of the tables. Versions only add: programs of an older one continue
 // beside them.
-const Version = 3
+const Version = 4
 
-const newest = "3" // Version as text
+const newest = "4" // Version as text
 
 // The schema is one statement, which looks first whether there is anything to do: a
 // consumer that may change nothing can send it at every start. What is there stays,
@@ -108,6 +108,14 @@ END $do$`
 	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz;
 	CREATE INDEX IF NOT EXISTS inbox_stash_order ON {stash} (consumer, topic, key, version);
 	CREATE INDEX IF NOT EXISTS inbox_stash_needs ON {stash} (consumer, topic, key, needs, version); -- to hop from key to key
+	CREATE TABLE IF NOT EXISTS {batch} (
+		consumer text COLLATE "C" NOT NULL,
+		owner text COLLATE "C" NOT NULL, -- a process
+		slot integer NOT NULL, -- one of its transactions at a time
+		messages text NOT NULL, -- what it handles there, or handled last: a digest of each id
+		begun_at timestamptz NOT NULL,
+		PRIMARY KEY (consumer, owner, slot)
+	) WITH (fillfactor = 50);
 	CREATE TABLE IF NOT EXISTS {journal} (
 		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 		at timestamptz NOT NULL,

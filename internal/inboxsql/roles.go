@@ -36,6 +36,7 @@ func grants() []grant {
 		{"inbox_attempt", "SELECT; INSERT; UPDATE; DELETE", attempt, "SELECT; DELETE"},
 		{"inbox_mark", "SELECT; INSERT; UPDATE version, updated_at", see, "SELECT; INSERT; UPDATE version, updated_at"},
 		{"inbox_stash", "SELECT; INSERT; DELETE", stashed, add}, // what is tried again goes through the stash
+		{"inbox_batch", "SELECT; INSERT; UPDATE; DELETE", see, see},
 		{"inbox_journal", "INSERT", see, add},
 		{"claim", "EXECUTE", "", ""},
 		{"claim_version", "EXECUTE", "", ""},

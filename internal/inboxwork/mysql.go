@@ -15,6 +15,7 @@ func (s *statements) onMySQL(l *inboxsql.Language) {
 	s.fail = written{l.Statement(mysqlFail), l.Statement(mysqlFailed)}
 	s.bury, s.tried, s.processed = l.Statement(mysqlBury), l.Statement(mysqlTried), l.Statement(mysqlProcessed)
 	s.held, s.touched, s.claimedAt = l.Statement(mysqlHeld), l.Statement(mysqlTouched), l.Statement(mysqlClaimedAt)
+	s.markBatch, s.batches = l.Statement(mysqlMarkBatch), l.Statement(mysqlBatches)
 	g := &s.guard
 	g.lock = written{l.Statement(mysqlTouchMark), l.Statement(mysqlLockMark)}
 	g.tryLock, g.settled = l.Statement(mysqlTryMark), l.Statement(mysqlSettled)

@@ -14,6 +14,9 @@ type statements struct {
 	tried, processed, became    inboxsql.Statement
 	act, acts, look, unfinished inboxsql.Statement
 	held, touched, claimedAt    inboxsql.Statement // on MySQL only, see mysql.go
+	markBatch, batches          inboxsql.Statement
+	forgetBatches               inboxsql.Statement
+	forgetOldBatches            inboxsql.Statement
 	guard                       guardStatements
 }
 
@@ -23,6 +26,11 @@ func newStatements(l *inboxsql.Language) statements {
 		unbegin: l.Statement(unbeginSQL), bury: l.Statement(burySQL), forget: l.Statement(forgetSQL),
 		tried: l.Statement(triedSQL), processed: l.Statement(processedSQL), became: l.Statement(inboxsql.Became),
 		act: l.Statement(actSQL), acts: l.Statement(actsSQL), look: l.Statement(lookSQL), unfinished: l.Statement(unfinishedSQL), guard: newGuardStatements(l),
+		markBatch: l.Statement(markBatchSQL), batches: l.Statement(batchesSQL),
+		forgetBatches: l.Statement(forgetBatchesSQL), forgetOldBatches: l.Statement(forgetOldBatchesSQL),
+	}
+	if l.WriteInQuery {
+		s.markBatch = l.Statement(postgresMarkBatch)
 	}
 	if l.MySQL {
 		s.onMySQL(l)

@@ -230,6 +230,7 @@ func breakers() map[string]breaker {
 		"batch/all-or-nothing":       ending(func(c inbox.Conn) (commit, rollback func() error) { return c.Commit, c.Commit }),
 		"batch/at-once":              manyDoubled,
 		"batch/ids-are-bytes":        bends(bend{has: "string_to_array(", old: "e.id,", new: "lower(e.id),"}),
+		"batch/recorded":             bends(bend{has: "ORDER BY begun_at DESC", old: "owner <> $2", new: "owner <> $2 || 'x'"}),
 		"result/kept":                bends(bend{has: "SET result = $3", args: func(args []any) { args[2] = []byte("{}") }}),
 		"result/once":                bends(bend{has: "SET result = $3", old: " AND result IS NULL", new: ""}),
 		"result/busy":                bends(bend{has: "pg_try_advisory_xact_lock", old: "ELSE 2 END", new: "ELSE 0 END"}),
