@@ -198,9 +198,12 @@ const outageMax = 10 * time.Second
 
 func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker.Verdict, buried bool) {
 	err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-		if t.stashed != nil {
+		switch {
+		case t.stashed != nil:
 			buried, err = c.inbox.BuryStashed(ctx, conn, *t.stashed, t.count, cause.Error())
-		} else {
+		case t.d.Err != nil:
+			buried, err = c.inbox.BuryUndecodable(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
+		default:
 			buried, err = c.inbox.Bury(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
 		}
 		return err

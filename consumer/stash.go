@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -59,7 +60,11 @@ func (c *Consumer[Tx]) sweep(ctx context.Context, r *run) error {
 			return err
 		case s != nil:
 			behind = &inboxwork.Key{Topic: s.Message.Topic, Key: s.Message.Key}
-			v := r.handle(&item{d: broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}})
+			d := broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}
+			if s.Undecodable != "" {
+				d.Err = errors.New(s.Undecodable)
+			}
+			v := r.handle(&item{d: d})
 			moved = moved || v.Ack
 		case !moved: // whatever is left waits
 			c.singles.clear()

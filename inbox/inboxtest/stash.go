@@ -51,7 +51,7 @@ func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Durati
 // same compares two messages in all that the inbox keeps.
 func same(got, want *postrider.Message) error {
 	if got.ID != want.ID || got.Topic != want.Topic || got.Key != want.Key || got.Type != want.Type || got.ContentType != want.ContentType ||
-		got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Headers, want.Headers) {
+		got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || !bytes.Equal(got.Payload, want.Payload) || !got.Time.Equal(want.Time) || !maps.Equal(got.Headers, want.Headers) {
 		return fmt.Errorf("the message came back as %+v, it was %+v", got, want)
 	}
 	return nil

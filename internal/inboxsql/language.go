@@ -44,7 +44,7 @@ type Tables struct{ Inbox, Attempt, Mark, Stash, Batch, Journal, Version string 
 
 // Column is a column to add to a table.
 type Column struct {
-	Missing string // a statement that touches a row if the column is missing
+	Missing string // a statement that touches a row if the column is missing; "": Add fails with MySQLColumn if not
 	Add     string
 }
 

@@ -23,7 +23,7 @@ func mysql(schema string) *Language {
 		database = mysqlLiteral(schema)
 	}
 	return &Language{
-		Tables: t, MySQL: true, Schema: mysqlSchema(&t), Guards: mysqlAppendOnly(&t),
+		Tables: t, MySQL: true, Schema: mysqlSchema(&t), Guards: mysqlAppendOnly(&t), Columns: mysqlColumns(&t),
 		Ready: mysqlReady(&t),
 		Sizes: `SELECT CAST(coalesce(JSON_OBJECTAGG(t.TABLE_NAME, coalesce(t.DATA_LENGTH, 0) + coalesce(t.INDEX_LENGTH, 0)), '{}') AS CHAR)
 FROM information_schema.TABLES AS t WHERE t.TABLE_SCHEMA = ` + database,
@@ -96,6 +96,7 @@ func isWord(c byte) bool {
 // Errors of MySQL and MariaDB, by their numbers.
 const (
 	MySQLDuplicate = 1062
+	MySQLColumn    = 1060 // it is there
 	mysqlSyntax    = 1064
 	mysqlTrigger   = 1359 // it is there
 	mysqlBusy      = 3572 // NOWAIT

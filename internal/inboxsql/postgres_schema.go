@@ -75,9 +75,13 @@ END $do$`
 		headers jsonb,
 		version bigint,
 		schema_version integer,
+		created_at timestamptz, -- the message's time
+		raw_key bytea, -- if it is no text: key has a digest
+		undecodable text, -- why the record has no message
 		PRIMARY KEY (consumer, message_id)
 	);
-	ALTER TABLE {attempt} ADD COLUMN IF NOT EXISTS begun_by text, ADD COLUMN IF NOT EXISTS alone boolean NOT NULL DEFAULT false;
+	ALTER TABLE {attempt} ADD COLUMN IF NOT EXISTS begun_by text, ADD COLUMN IF NOT EXISTS alone boolean NOT NULL DEFAULT false,
+		ADD COLUMN IF NOT EXISTS created_at timestamptz, ADD COLUMN IF NOT EXISTS raw_key bytea, ADD COLUMN IF NOT EXISTS undecodable text;
 	CREATE INDEX IF NOT EXISTS inbox_age ON {inbox} (consumer, processed_at); -- for Prune
 	-- One row per key, for ever: this is what remembers when the claims are pruned.
 	CREATE TABLE IF NOT EXISTS {mark} (
@@ -103,9 +107,11 @@ END $do$`
 		headers jsonb NOT NULL,
 		created_at timestamptz, -- the message's time
 		stashed_at timestamptz NOT NULL,
+		raw_key bytea, -- as in a dead letter that is retried
+		undecodable text,
 		PRIMARY KEY (consumer, message_id)
 	);
-	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz;
+	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz, ADD COLUMN IF NOT EXISTS raw_key bytea, ADD COLUMN IF NOT EXISTS undecodable text;
 	CREATE INDEX IF NOT EXISTS inbox_stash_order ON {stash} (consumer, topic, key, version);
 	CREATE INDEX IF NOT EXISTS inbox_stash_needs ON {stash} (consumer, topic, key, needs, version); -- to hop from key to key
 	CREATE TABLE IF NOT EXISTS {batch} (

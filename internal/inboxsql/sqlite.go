@@ -55,7 +55,12 @@ func sqliteColumns(t *Tables, of string) []Column {
 		one("postrider_inbox", t.Inbox, "status", "TEXT NOT NULL DEFAULT 'a'"),
 		one("postrider_inbox_attempt", t.Attempt, "begun_by", "TEXT"),
 		one("postrider_inbox_attempt", t.Attempt, "alone", "BOOLEAN NOT NULL DEFAULT false"),
+		one("postrider_inbox_attempt", t.Attempt, "created_at", "INTEGER"),
+		one("postrider_inbox_attempt", t.Attempt, "raw_key", "BLOB"),
+		one("postrider_inbox_attempt", t.Attempt, "undecodable", "TEXT"),
 		one("postrider_inbox_stash", t.Stash, "created_at", "INTEGER"),
+		one("postrider_inbox_stash", t.Stash, "raw_key", "BLOB"),
+		one("postrider_inbox_stash", t.Stash, "undecodable", "TEXT"),
 	}
 }
 
@@ -89,6 +94,9 @@ const (
 	headers TEXT,
 	version INTEGER,
 	schema_version INTEGER,
+	created_at INTEGER, -- the message's time
+	raw_key BLOB, -- if it is no text: key has a digest
+	undecodable TEXT, -- why the record has no message
 	PRIMARY KEY (consumer, message_id)
 )`
 	sqliteAgeIndex  = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_age ON %s (consumer, processed_at)`
@@ -115,6 +123,8 @@ const (
 	headers TEXT NOT NULL,
 	created_at INTEGER, -- the message's time, microseconds since 1970
 	stashed_at INTEGER NOT NULL,
+	raw_key BLOB, -- as in a dead letter that is retried
+	undecodable TEXT,
 	PRIMARY KEY (consumer, message_id)
 )`
 	sqliteStashIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`

@@ -69,7 +69,7 @@ ON CONFLICT (consumer, message_id) DO NOTHING`
 	// These always return one row: every driver has its own error for a missing row.
 	stashedSQL = `SELECT coalesce(s.message_id, ''), coalesce(s.topic, ''), coalesce(s.key, ''), coalesce(s.type, ''), coalesce(s.origin, ''),
 coalesce(s.needs, 0), coalesce(s.version, 0), coalesce(s.schema_version, 0), coalesce(s.payload, ''), coalesce(s.content_type, ''),
-coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0)
+coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0), s.raw_key, coalesce(s.undecodable, '')
 FROM (SELECT 1 AS one) AS o LEFT JOIN (`
 
 	// The lowest version whose turn has come. The row with the lowest need bounds the

@@ -51,12 +51,13 @@ attempts = attempts + $9, begun_by = NULL, last_error = VALUES(last_error), next
 
 	mysqlBury = `INSERT INTO {attempt}
 (consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at,
-payload, content_type, headers, version, schema_version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11, $12, $13)
+payload, content_type, headers, version, schema_version, created_at, raw_key, undecodable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11, $12, $13, $14, $15, $16)
 ON DUPLICATE KEY UPDATE
 state = 'dead', attempts = VALUES(attempts), begun_by = NULL, last_error = VALUES(last_error), updated_at = {now},
 payload = VALUES(payload), content_type = VALUES(content_type), headers = VALUES(headers),
-version = VALUES(version), schema_version = VALUES(schema_version)`
+version = VALUES(version), schema_version = VALUES(schema_version),
+created_at = VALUES(created_at), raw_key = VALUES(raw_key), undecodable = VALUES(undecodable)`
 
 	// A few ids lead to as many rows: as a condition they are compared with every claim.
 	mysqlTried = `SELECT count(*) FROM {ids} STRAIGHT_JOIN {attempt} AS a ON a.consumer = $1 AND a.message_id = CAST(e.value AS BINARY)`

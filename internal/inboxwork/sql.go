@@ -101,12 +101,13 @@ RETURNING attempts, state`
 
 	burySQL = `INSERT INTO {attempt} AS a
 (consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at,
-payload, content_type, headers, version, schema_version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11{json}, $12, $13)
+payload, content_type, headers, version, schema_version, created_at, raw_key, undecodable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11{json}, $12, $13, {fromMicros}$14{fromMicrosEnd}, $15, $16)
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 state = 'dead', attempts = excluded.attempts, begun_by = NULL, last_error = excluded.last_error, updated_at = {now},
 payload = excluded.payload, content_type = excluded.content_type, headers = excluded.headers,
-version = excluded.version, schema_version = excluded.schema_version`
+version = excluded.version, schema_version = excluded.schema_version,
+created_at = excluded.created_at, raw_key = excluded.raw_key, undecodable = excluded.undecodable`
 
 	forgetSQL = `DELETE FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'retry'`
 )

@@ -16,6 +16,9 @@ import (
 type Stashed struct {
 	Message postrider.Message
 	Origin  string // where it stood: "orders/3@1041"
+	// Undecodable is why it is no message but a record that could not be decoded, a dead
+	// letter that was revived; "" for all others.
+	Undecodable string
 
 	needs int64
 }
@@ -26,12 +29,8 @@ func (in *Inbox) putStash(ctx context.Context, tx inbox.Conn, m *postrider.Messa
 	if err != nil {
 		return in.wrap("encode the headers of", m.ID, err)
 	}
-	var created any
-	if !m.Time.IsZero() {
-		created = m.Time.UnixMicro()
-	}
 	args := append(in.names(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
-		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
+		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created(m))
 	if _, err := in.sql.guard.put.Exec(ctx, tx, args...); err != nil {
 		return in.wrap("stash", m.ID, err)
 	}
@@ -53,14 +52,18 @@ func scanStashed(row inbox.Row) (Stashed, error) {
 		m       = &s.Message
 		headers string
 		created int64
+		raw     []byte
 	)
 	err := row.Scan(&m.ID, &m.Topic, &m.Key, &m.Type, &s.Origin, &s.needs, &m.Version, &m.SchemaVersion,
-		&m.Payload, &m.ContentType, &headers, &created)
+		&m.Payload, &m.ContentType, &headers, &created, &raw, &s.Undecodable)
 	if err != nil || m.ID == "" {
 		return s, err
 	}
 	if created != 0 {
 		m.Time = time.UnixMicro(created).UTC()
+	}
+	if raw != nil {
+		m.Key = string(raw)
 	}
 	return s, json.Unmarshal([]byte(headers), &m.Headers)
 }
@@ -93,7 +96,7 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 		if err != nil {
 			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: read the stash: %w", in.who.Consumer, err))
 		}
-		if s.Message.ID == "" {
+		if s.Message.ID == "" || s.Undecodable != "" { // the latter dies again, by itself
 			break
 		}
 		if needs, err := needed(&s.Message); err != nil {
@@ -149,7 +152,7 @@ func from(behind *Key) (topic, key string, needs int64) {
 	if behind == nil {
 		return "", "", -1
 	}
-	return behind.Topic, behind.Key, maxVersion
+	return name(behind.Topic, postrider.MaxTopicLen), name(behind.Key, postrider.MaxKeyLen), maxVersion
 }
 
 // DueStashed returns, of the first key behind the one given (nil: of all), the
@@ -183,7 +186,7 @@ func (in *Inbox) HoldStashed(ctx context.Context, tx inbox.Conn, s Stashed) (the
 	if in.who.Err != nil {
 		return false, in.who.Err
 	}
-	if _, err := in.lockMark(ctx, tx, s.Message.Topic, s.Message.Key); err != nil {
+	if _, err := in.lockMark(ctx, tx, in.topic(&s.Message), in.key(&s.Message)); err != nil {
 		return false, err
 	}
 	n := 0
@@ -205,7 +208,7 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, orde
 		if needs, err = in.placeOf(m, order); err != nil {
 			return 0, err
 		}
-		if mark, err = in.lockMark(ctx, tx, m.Topic, m.Key); err != nil {
+		if mark, err = in.lockMark(ctx, tx, in.topic(m), in.key(m)); err != nil {
 			return 0, err
 		}
 	}
@@ -221,7 +224,7 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, orde
 	case mark < needs:
 		return Early, in.putStash(ctx, tx, m, needs, s.Origin)
 	}
-	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, m.Topic, m.Key, m.Version); err != nil {
+	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, in.topic(m), in.key(m), m.Version); err != nil {
 		return 0, in.wrap("move the mark for", m.ID, err)
 	}
 	return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
@@ -260,7 +263,7 @@ func (in *Inbox) BuryStashed(ctx context.Context, tx inbox.Conn, s Stashed, atte
 	if err != nil || !there {
 		return false, err
 	}
-	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
+	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause, s.Undecodable)
 }
 
 // NextGap returns the gap of the first key behind the one given (nil: of all), or nil.

@@ -279,6 +279,8 @@ func breakers() map[string]breaker {
 		"dead/in-turn":             bends(bend{has: "created_at, stashed_at)", args: func(args []any) { args[6] = args[6].(int64) + 1 }}),
 		"dead/discarded":           bends(bend{has: "coalesce(max(topic), '')", old: "coalesce(max(version), 0)", new: "0"}),
 		"dead/without-topic":       bends(bend{has: "coalesce(max(topic), '')", old: "count(*)", new: "count(nullif(topic, ''))"}),
+		"dead/any-key":             bends(bend{has: "'dead', $8", args: func(args []any) { args[14] = nil }}),
+		"dead/undecodable":         bends(bend{has: "'dead', $8", args: func(args []any) { args[15] = nil }}),
 		"dead/stashed":             bends(bend{has: drops, old: "needs <= $3", new: "needs > $3"}),
 		"prune/old-only":           bends(bend{has: "LIMIT $3", old: "LIMIT $3", new: "LIMIT $3 + 100"}),
 		"prune/keeps":              bends(bend{has: "LIMIT $3", old: "s.message_id = i.message_id", new: "s.message_id = ''"}),
