@@ -88,15 +88,16 @@ func (i Inboxes) one(ctx context.Context, conn inbox.Conn, name string) (s Consu
 	if s.Status, err = in.Status(ctx, conn); err != nil {
 		return s, err
 	}
-	for topic, key := "", ""; len(s.Waiting) < gapsShown; {
-		g, err := in.NextGap(ctx, conn, topic, key)
+	var behind *inboxwork.Key
+	for len(s.Waiting) < gapsShown {
+		g, err := in.NextGap(ctx, conn, behind)
 		if err != nil {
 			return s, err
 		}
 		if g == nil {
 			break
 		}
-		topic, key = g.Topic, g.Key
+		behind = &inboxwork.Key{Topic: g.Topic, Key: g.Key}
 		s.Waiting = append(s.Waiting, *g)
 	}
 	return s, nil
@@ -185,19 +186,19 @@ func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found
 		return nil, false, err
 	case len(there) == 0:
 		return []ops.Finding{{Check: checkTables, What: "no consumer keeps an inbox here"}}, false, nil
-	case len(missing) > 0:
-		return []ops.Finding{{
-			Check: checkTables, Severity: ops.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
-			Why: "consumers that need them process nothing", Fix: "run `postrider migrate inbox`, call Inbox.Migrate, or run this SQL",
-			SQL: inbox.Schema(d.Dialect, d.Schema),
-		}}, false, nil
-	case version < inbox.SchemaVersion:
+	case 0 < version && version < inbox.SchemaVersion && younger(missing):
 		return []ops.Finding{{
 			Check: checkTables, Severity: ops.Critical,
 			What: fmt.Sprintf("the inbox tables have version %d; consumers of this program need %d", version, inbox.SchemaVersion),
 			Why:  "such a consumer cannot record the outcome of a waiting, stale or dead message, and gives it back each time",
 			Fix:  "`postrider migrate inbox` or Inbox.Migrate, as the owner of the tables; older consumers keep working",
 		}}, true, nil
+	case len(missing) > 0:
+		return []ops.Finding{{
+			Check: checkTables, Severity: ops.Critical, What: "the inbox lacks " + strings.Join(missing, ", "),
+			Why: "consumers that need them process nothing", Fix: "run `postrider migrate inbox`, call Inbox.Migrate, or run this SQL",
+			SQL: inbox.Schema(d.Dialect, d.Schema),
+		}}, false, nil
 	}
 	var bytes int64
 	for _, t := range there {
@@ -209,6 +210,11 @@ func (d inboxDoctor) tables(ctx context.Context, req *ops.ExamineRequest) (found
 		f.Why, f.Fix = "they grow with every message until they are pruned", pruneFix("NAME")
 	}
 	return []ops.Finding{f}, true, nil
+}
+
+// younger reports whether tables are missing only because the inbox is older than they are.
+func younger(missing []string) bool {
+	return len(missing) == 0 || len(missing) == 1 && strings.HasSuffix(missing[0], "inbox_batch")
 }
 
 // pruneFix returns the remedy for a large inbox, once and regularly.

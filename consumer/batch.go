@@ -28,11 +28,19 @@ type batch[Tx any] struct {
 func (c *Consumer[Tx]) processBatch(ctx context.Context, ds []broker.Delivery) bool {
 	b := batch[Tx]{tasks: make([]task, 0, len(ds)), handlers: make([]Handler[Tx], 0, len(ds)), msgs: make([]postrider.Message, 0, len(ds))}
 	for i := range ds {
+		if ds[i].Attempt == 0 && !c.readMarks(ctx) {
+			return false
+		}
 		if !c.join(ctx, &b, ds[i]) {
 			return false
 		}
 	}
-	if err := c.commitBatch(ctx, &b); err != nil {
+	unmark, err := c.mark(ctx, &b)
+	if err == nil {
+		err = c.commitBatch(ctx, &b)
+		unmark()
+	}
+	if err != nil {
 		c.opts.Logger.DebugContext(ctx, "batch split after a failure", "consumer", c.opts.Name, "messages", len(ds), "error", err)
 		return false
 	}
@@ -60,7 +68,7 @@ func (c *Consumer[Tx]) join(ctx context.Context, b *batch[Tx], d broker.Delivery
 	t := &b.tasks[len(b.tasks)-1]
 	c.begins(ctx, t, d)
 	h, known := c.wrapped[t.m.Type]
-	if d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.singly.Load() > 0 {
+	if d.Err != nil || t.misplaced != nil || !fit(t.m.ID) || d.Attempt > 1 || d.Attempt == 0 && c.marks.has(t.m.ID) {
 		return false
 	}
 	switch {

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -65,8 +64,9 @@ type Options struct {
 	// Batch is the most messages in one transaction: 1. Their handlers
 	// run one after the other. When one fails, all are rolled back and run
 	// again, each in a transaction of its own. A message that was tried before is
-	// never in a batch. If the source does not count deliveries, the first messages after
-	// the start are not either: one of them may have crashed the process.
+	// never in a batch. If the source does not count deliveries, a transaction before that
+	// of the batch records its messages: if one of them crashes the process, they are not
+	// in a batch when they come again.
 	// More than 1 raises Prefetch to twice Concurrency batches.
 	Batch int
 	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.
@@ -104,7 +104,10 @@ type Options struct {
 	// logged. admin.SendMissing asks the outbox for the missing messages.
 	OnGap func(ctx context.Context, g inbox.Gap)
 	// SkipGap gives up missing versions after this time: the key continues without
-	// them, and they are stale if they arrive later. 0: the key waits for ever.
+	// them, and they are stale if they arrive later. The time begins when a process has
+	// received all that its source had for it, and again when the source was unreachable or
+	// messages were given back for an outage. A version that is tried again, or is a dead
+	// letter, is not missing. 0: the key waits for ever.
 	SkipGap time.Duration
 	// Opener decrypts a message for its handler; nil: none. Stored messages, such as dead
 	// letters, stay encrypted.
@@ -180,9 +183,11 @@ type Consumer[Tx any] struct {
 	database   trouble
 	keys       trouble
 	brake      brake
+	level      level
+	singles    singles
 	excuses    excuses
 	counts     counts
-	singly     atomic.Int64  // number of messages of unknown attempt still to run singly
+	marks      marks
 	nudge      chan struct{} // holds a token when the stash may have something due
 	err        error         // of registration, reported by Run
 }
@@ -192,7 +197,9 @@ type Consumer[Tx any] struct {
 func New[Tx any](source broker.Source, db DB[Tx], opts *Options) *Consumer[Tx] {
 	o := opts.defaults()
 	c := &Consumer[Tx]{source: source, db: db, opts: o, owner: rand.Text(), handlers: make(map[string]Handler[Tx]), nudge: make(chan struct{}, 1)}
-	c.singly.Store(int64(2 * o.Prefetch))
+	for slot := range o.Concurrency {
+		c.marks.free = append(c.marks.free, slot)
+	}
 	c.inbox = inboxwork.New(db.Dialect(), o.Name, &inbox.Options{Schema: o.Schema, Horizon: o.Horizon})
 	if o.Name == "" {
 		c.err = errors.New("consumer: Options.Name is empty: it is the consumer's identity in the inbox")
@@ -296,10 +303,14 @@ func (c *Consumer[Tx]) Run(ctx context.Context) error {
 	}
 	c.wrap()
 	r := newRun(c.source, c.opts, c.process)
-	r.tend, r.batch = c.tendStash, c.processBatch
+	r.tend, r.batch, r.level = c.tendStash, c.processBatch, &c.level
 	if c.opts.Filter != nil {
 		r.known = (&screen[Tx]{c: c}).known
 		r.atLeast = max(c.opts.Prefetch/4, 1) // one query for many messages, not one for each
 	}
-	return r.run(ctx)
+	if err := r.run(ctx); err != nil {
+		return err // a handler still runs
+	}
+	c.endMarks(ctx)
+	return nil
 }

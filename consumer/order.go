@@ -3,9 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
-	"time"
 
-	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxwork"
 )
@@ -74,52 +72,6 @@ func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
 		if t.frees || t.stashed != nil && t.order == inbox.Contiguous {
 			c.catchUp(ctx, t)
 		}
-	}
-}
-
-// catchUpBatch is the most stashed messages that are applied in one transaction.
-const catchUpBatch = 100
-
-// catchUp applies the messages that waited for t, many in one transaction. No attempt
-// is counted: at the first error it leaves them to [Consumer.tendStash], which
-// takes them one by one. It also leaves them if messages must be opened first, since
-// keys are never fetched inside a transaction.
-func (c *Consumer[Tx]) catchUp(ctx context.Context, t *task) {
-	if c.opts.Opener != nil {
-		c.wakeStash()
-		return
-	}
-	for n := catchUpBatch; n == catchUpBatch; {
-		limited, cancel := context.WithTimeout(ctx, c.opts.HandlerTimeout)
-		var (
-			dropped int
-			times   []time.Time
-		)
-		err := c.db.Transact(limited, func(tx Tx, conn inbox.Conn) (err error) {
-			n, dropped, err = c.inbox.Unstash(limited, conn, t.m.Topic, t.m.Key, catchUpBatch, func(s inboxwork.Stashed) error {
-				h, known := c.wrapped[s.Message.Type]
-				switch {
-				case !known:
-					return errUnknownType
-				case wasErased(&s.Message):
-					h = nothing[Tx]
-				}
-				times = append(times, s.Message.Time)
-				next := &task{d: broker.Delivery{Origin: s.Origin}, m: s.Message, readable: s.Message, consumer: c.opts.Name, logger: c.opts.Logger}
-				return c.protect(limited, next, tx, h, catchUpBatch)
-			})
-			return err
-		})
-		cancel()
-		if err != nil {
-			t.log().DebugContext(ctx, "stashed messages taken singly", "error", err)
-			c.wakeStash()
-			return
-		}
-		for _, at := range times {
-			c.counts.effect(at)
-		}
-		c.counts.stale.Add(int64(dropped))
 	}
 }
 

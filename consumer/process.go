@@ -25,9 +25,6 @@ func (c *Consumer[Tx]) process(ctx context.Context, d broker.Delivery, at turn) 
 	if d.Err != nil || !fit(t.m.ID) {
 		return c.undecodable(ctx, t), false
 	}
-	if d.Attempt == 0 {
-		c.singly.Add(-1)
-	}
 	h, known := c.wrapped[t.m.Type]
 	switch {
 	case t.misplaced != nil:
@@ -185,6 +182,7 @@ func (c *Consumer[Tx]) giveBack(ctx context.Context, t *task, of *trouble, part 
 	if ctx.Err() != nil {
 		return t.back(0)
 	}
+	c.level.givenBack(time.Now())
 	first, lasted := of.failed(time.Now())
 	delay := jitter(min(max(lasted/2, c.opts.BackoffMin), c.opts.BackoffMax, outageMax))
 	level := slog.LevelDebug
@@ -200,9 +198,12 @@ const outageMax = 10 * time.Second
 
 func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker.Verdict, buried bool) {
 	err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-		if t.stashed != nil {
+		switch {
+		case t.stashed != nil:
 			buried, err = c.inbox.BuryStashed(ctx, conn, *t.stashed, t.count, cause.Error())
-		} else {
+		case t.d.Err != nil:
+			buried, err = c.inbox.BuryUndecodable(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
+		default:
 			buried, err = c.inbox.Bury(ctx, conn, t.m, t.d.Origin, t.count, cause.Error())
 		}
 		return err

@@ -20,10 +20,11 @@ type run struct {
 	source  broker.Source
 	opts    Options
 	process processor
-	batch   func(ctx context.Context, ds []broker.Delivery) bool                   // true: all committed; nil: no batches
-	atLeast int                                                                    // least room, in messages, before the next Receive
-	known   func(ctx context.Context, ds []broker.Delivery) []bool                 // which may be acknowledged without a handler; nil: no filter
-	tend    func(ctx context.Context, handle func(broker.Delivery) broker.Verdict) // runs beside receiving; may be nil
+	batch   func(ctx context.Context, ds []broker.Delivery) bool   // true: all committed; nil: no batches
+	atLeast int                                                    // least room, in messages, before the next Receive
+	known   func(ctx context.Context, ds []broker.Delivery) []bool // which may be acknowledged without a handler; nil: no filter
+	tend    func(ctx context.Context, r *run)                      // runs beside receiving; may be nil
+	level   *level
 
 	slots    chan struct{} // one per running handler
 	door     chan struct{} // held while waiting for slots
@@ -71,7 +72,7 @@ func newRun(source broker.Source, opts Options, process processor) *run {
 		source: source, opts: opts, process: process,
 		slots: make(chan struct{}, opts.Concurrency), door: make(chan struct{}, 1), stopping: make(chan struct{}),
 		lines: make(map[key]*line), gone: make(map[key]*givenBack), inHand: make(map[*item]struct{}),
-		room: make(chan struct{}, 1), budget: budget.Budget{Bytes: opts.PrefetchBytes},
+		room: make(chan struct{}, 1), level: new(level), budget: budget.Budget{Bytes: opts.PrefetchBytes},
 	}
 }
 
@@ -89,7 +90,7 @@ func (r *run) run(ctx context.Context) error {
 	helpers.Go(func() { r.extend(extending) })
 
 	if r.tend != nil {
-		r.wg.Go(func() { r.tend(ctx, func(d broker.Delivery) broker.Verdict { return r.handle(&item{d: d}) }) })
+		r.wg.Go(func() { r.tend(ctx, r) })
 	}
 	r.receive(ctx)
 	close(r.stopping)
@@ -129,8 +130,10 @@ func (r *run) receive(ctx context.Context) {
 		if limit == 0 {
 			return
 		}
+		r.level.asks(time.Now())
 		ds, err := r.source.Receive(ctx, limit)
 		if ctx.Err() == nil && err != nil {
+			r.level.failed()
 			failures++
 			delay := min(100*time.Millisecond<<min(failures, 10), 10*time.Second)
 			r.opts.Logger.Log(ctx, onceError(failures), "receiving failed", "consumer", r.opts.Name, "source", r.source.Info().Name, "in", delay, "error", err)
@@ -141,6 +144,9 @@ func (r *run) receive(ctx context.Context) {
 			r.opts.Logger.InfoContext(ctx, "receiving resumed", "consumer", r.opts.Name, "source", r.source.Info().Name)
 		}
 		failures = 0
+		if ctx.Err() == nil {
+			r.level.answered(time.Now(), len(ds), limit)
+		}
 		var known []bool
 		if r.known != nil && len(ds) > 0 {
 			known = r.known(ctx, ds)
@@ -360,6 +366,20 @@ func (r *run) release(items ...*item) {
 	case r.room <- struct{}{}:
 	default:
 	}
+}
+
+// holds reports whether a message in hand may have one of the versions behind mark, up to
+// last, of a key.
+func (r *run) holds(k key, mark, last int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for it := range r.inHand {
+		v := it.d.Message.Version
+		if it.key() == k && (r.opts.Version != nil || mark < v && v <= last) {
+			return true
+		}
+	}
+	return false
 }
 
 // extend keeps deliveries in hand from being delivered to another consumer.

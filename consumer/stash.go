@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -21,18 +22,18 @@ const (
 // tendStash applies stashed messages that no other process applies: those of
 // an ended process, those whose handler failed, and dead letters
 // that a person has requested to retry.
-func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Delivery) broker.Verdict) {
+func (c *Consumer[Tx]) tendStash(ctx context.Context, r *run) {
 	tick := time.NewTicker(stashEvery)
 	defer tick.Stop()
 	told := map[gapID]time.Duration{}
 	var looked time.Time
 	for ctx.Err() == nil {
-		if err := c.sweep(ctx, handle); err != nil && ctx.Err() == nil {
+		if err := c.sweep(ctx, r); err != nil && ctx.Err() == nil {
 			c.opts.Logger.DebugContext(ctx, "stash look-up failed", "consumer", c.opts.Name, "error", err)
 		}
 		if c.opts.Order != nil && time.Since(looked) >= gapEvery {
 			looked = time.Now()
-			if err := c.lookForGaps(ctx, told); err != nil && ctx.Err() == nil {
+			if err := c.lookForGaps(ctx, r, told); err != nil && ctx.Err() == nil {
 				c.opts.Logger.DebugContext(ctx, "gap look-up failed", "consumer", c.opts.Name, "error", err)
 			}
 		}
@@ -44,27 +45,32 @@ func (c *Consumer[Tx]) tendStash(ctx context.Context, handle func(broker.Deliver
 	}
 }
 
-// sweep passes one due message of each key to handle, and starts over
+// sweep handles one due message of each key, and starts over
 // as long as any key makes progress.
-func (c *Consumer[Tx]) sweep(ctx context.Context, handle func(broker.Delivery) broker.Verdict) error {
-	var topic, key string
+func (c *Consumer[Tx]) sweep(ctx context.Context, r *run) error {
+	var behind *inboxwork.Key // nil: from the first key on
 	for moved := false; ctx.Err() == nil; {
 		var s *inboxwork.Stashed
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, topic, key)
+			s, err = c.inbox.DueStashed(ctx, conn, c.owner, 2*c.opts.HandlerTimeout, behind)
 			return err
 		})
 		switch {
 		case err != nil:
 			return err
 		case s != nil:
-			topic, key = s.Message.Topic, s.Message.Key
-			v := handle(broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s})
+			behind = &inboxwork.Key{Topic: s.Message.Topic, Key: s.Message.Key}
+			d := broker.Delivery{Message: s.Message, Origin: s.Origin, Token: *s}
+			if s.Undecodable != "" {
+				d.Err = errors.New(s.Undecodable)
+			}
+			v := r.handle(&item{d: d})
 			moved = moved || v.Ack
-		case !moved:
+		case !moved: // whatever is left waits
+			c.singles.clear()
 			return nil
 		default: // once more from the first key
-			moved, topic, key = false, "", ""
+			moved, behind = false, nil
 		}
 	}
 	return nil
@@ -76,20 +82,19 @@ type gapID struct {
 }
 
 // lookForGaps reports lasting gaps, and gives up gaps that have lasted for SkipGap.
-func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Duration) error {
-	var topic, key string
+func (c *Consumer[Tx]) lookForGaps(ctx context.Context, r *run, told map[gapID]time.Duration) error {
+	var behind *inboxwork.Key
 	var oldest time.Duration
 	seen := make(map[gapID]bool, len(told))
 	for ctx.Err() == nil {
-		var g *inbox.Gap
+		var (
+			g       *inbox.Gap
+			skipped bool
+		)
 		err := c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
-			g, err = c.inbox.NextGap(ctx, conn, topic, key)
-			if err != nil || g == nil || c.opts.SkipGap <= 0 || g.Age < c.opts.SkipGap {
-				return err
-			}
-			skipped, err := c.inbox.SkipGap(ctx, conn, *g)
-			if skipped {
-				c.wakeStash()
+			g, err = c.inbox.NextGap(ctx, conn, behind)
+			if err == nil && g != nil && c.isMissing(r, g) {
+				skipped, err = c.inbox.SkipGap(ctx, conn, *g)
 			}
 			return err
 		})
@@ -99,11 +104,14 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Dura
 		if g == nil {
 			break
 		}
-		topic, key = g.Topic, g.Key
+		behind = &inboxwork.Key{Topic: g.Topic, Key: g.Key}
 		id := gapID{g.Topic, g.Key, g.Mark}
 		seen[id] = true
 		oldest = max(oldest, g.Age)
-		c.tellGap(ctx, *g, id, told)
+		c.tellGap(ctx, *g, id, told, skipped)
+		if skipped {
+			c.wakeStash()
+		}
 	}
 	c.counts.gaps.Store(int64(len(seen)))
 	c.counts.gapAge.Store(int64(oldest))
@@ -115,8 +123,13 @@ func (c *Consumer[Tx]) lookForGaps(ctx context.Context, told map[gapID]time.Dura
 	return nil
 }
 
-func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told map[gapID]time.Duration) {
-	skipped := c.opts.SkipGap > 0 && g.Age >= c.opts.SkipGap
+// isMissing reports whether the versions in g have been missing for SkipGap, and not only
+// unread: this process had all that the source has for as long, and has none of them in hand.
+func (c *Consumer[Tx]) isMissing(r *run, g *inbox.Gap) bool {
+	return c.opts.SkipGap > 0 && min(g.Age, r.level.lasts(time.Now())) >= c.opts.SkipGap && !r.holds(key{g.Topic, g.Key}, g.Mark, g.Needs)
+}
+
+func (c *Consumer[Tx]) tellGap(ctx context.Context, g inbox.Gap, id gapID, told map[gapID]time.Duration, skipped bool) {
 	if !skipped && g.Age < max(gapWarning, told[id]) {
 		return
 	}

@@ -13,11 +13,11 @@ import (
 
 // DeadLetter is a message that the consumer has given up.
 type DeadLetter struct {
-	Message  postrider.Message
-	Origin   string    // its position: "orders/3@1041"
-	Attempts int       // how often it was tried
-	Cause    string    // the last error
-	DiedAt   time.Time // by the database's clock
+	Message  postrider.Message // a key that is no text is shown as a digest; Revive brings it back
+	Origin   string            // its position: "orders/3@1041"
+	Attempts int               // how often it was tried
+	Cause    string            // the last error
+	DiedAt   time.Time         // by the database's clock
 }
 
 // DeadLetters returns at most limit dead letters of the consumer in the order
@@ -51,14 +51,15 @@ func scanDead(row Row) (DeadLetter, error) {
 		d       DeadLetter
 		m       = &d.Message
 		died    int64
+		created int64
 		headers string
 	)
 	err := row.Scan(&m.ID, &m.Topic, &m.Key, &m.Type, &d.Origin, &d.Attempts, &d.Cause, &died,
-		&m.Payload, &m.ContentType, &headers, &m.Version, &m.SchemaVersion)
+		&m.Payload, &m.ContentType, &headers, &m.Version, &m.SchemaVersion, &created)
 	if err != nil {
 		return d, err
 	}
-	d.DiedAt = time.UnixMicro(died).UTC()
+	d.DiedAt, m.Time = time.UnixMicro(died).UTC(), micros(created)
 	return d, json.Unmarshal([]byte(headers), &m.Headers)
 }
 
@@ -66,7 +67,8 @@ func scanDead(row Row) (DeadLetter, error) {
 var ErrNotDead = errors.New("no such dead letter")
 
 // Revive retries a dead letter as if it had just been delivered: a running consumer
-// of this name handles it within seconds. The caller commits tx. The error matches
+// of this name handles it within seconds. A record that could not be decoded
+// becomes a dead letter again. The caller commits tx. The error matches
 // [ErrNotDead] if the message is not a dead letter.
 func (in *Inbox) Revive(ctx context.Context, tx Conn, id string) error {
 	if in.who.Err != nil {

@@ -16,7 +16,7 @@ const SchemaVersion = inboxsql.Version
 
 // Schema returns the SQL that creates the inbox tables, one statement per element;
 // schema is that of [Options]. It may be run any number of times. On PostgreSQL it
-// also upgrades older tables to [SchemaVersion]; on SQLite [Inbox.Migrate] does. On MySQL
+// also upgrades older tables to [SchemaVersion]; on SQLite and MySQL [Inbox.Migrate] does. On MySQL
 // the last statements create triggers, for which MySQL before 8.0.29 needs [Inbox.Migrate].
 func Schema(d dialect.Dialect, schema string) []string {
 	l := inboxsql.For(d, schema)
@@ -55,6 +55,9 @@ func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
 	}
 	for _, c := range in.lang.Columns {
 		if err := mend(ctx, tx, c); err != nil {
+			if in.lang.MySQL { // the last one ends the session's impatience
+				_ = mend(ctx, tx, in.lang.Columns[len(in.lang.Columns)-1])
+			}
 			return Classify(fmt.Errorf("inbox %q: bring the tables to version %d: %w", in.who.Consumer, SchemaVersion, err))
 		}
 	}
@@ -62,6 +65,13 @@ func (in *Inbox) Migrate(ctx context.Context, tx outbox.Tx) error {
 }
 
 func mend(ctx context.Context, tx outbox.Tx, c inboxsql.Column) error {
+	if c.Missing == "" {
+		_, err := tx.ExecContext(ctx, c.Add)
+		if inboxsql.MySQLNumber(err) == inboxsql.MySQLColumn {
+			return nil
+		}
+		return err
+	}
 	res, err := tx.ExecContext(ctx, c.Missing)
 	if err != nil {
 		return err

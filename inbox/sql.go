@@ -64,16 +64,16 @@ FROM (SELECT 1 AS one) AS o LEFT JOIN {inbox} AS i ON i.consumer = $1 AND i.mess
 
 	deadSQL = `SELECT a.message_id, a.topic, a.key, a.type, a.origin, a.attempts, coalesce(a.last_error, ''), {micros},
 coalesce(a.payload, ''), coalesce(a.content_type, ''), coalesce({jsontext}, '{}'),
-coalesce(a.version, 0), coalesce(a.schema_version, 0)
+coalesce(a.version, 0), coalesce(a.schema_version, 0), coalesce({us}a.created_at{usend}, 0)
 FROM {attempt} AS a WHERE a.consumer = $1 AND a.state = 'dead' AND a.message_id > $2
 ORDER BY a.message_id LIMIT $3`
 
 	// It is looked at once at least. A message that was given up before its turn is found
 	// to be early then, and waits for the versions before it.
 	reviveSQL = `INSERT INTO {stash} (consumer, message_id, topic, key, type, origin, needs, version, schema_version,
-payload, content_type, headers, stashed_at)
+payload, content_type, headers, stashed_at, created_at, raw_key, undecodable)
 SELECT consumer, message_id, topic, key, type, origin, 0, coalesce(version, 0), coalesce(schema_version, 0),
-payload, coalesce(content_type, ''), headers, {now}
+payload, coalesce(content_type, ''), headers, {now}, created_at, raw_key, undecodable
 FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'dead'`
 
 	deadPlaceSQL = `SELECT count(*), coalesce(max(topic), ''), coalesce(max(key), ''), coalesce(max(version), 0)

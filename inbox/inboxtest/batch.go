@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/inbox"
@@ -18,6 +19,7 @@ func batchCases() []Case {
 		{"batch/all-or-nothing", "a failing member leaves nothing of its batch; one by one all others act", allOrNothing},
 		{"batch/at-once", "batches that overlap in any order end, and each message has one effect", batchesAtOnce},
 		{"batch/ids-are-bytes", "ids are equal only when their bytes are, in a batch too", batchIDsAreBytes},
+		{"batch/recorded", "the batches of other processes are known, the last of each slot, until these have ended in order", batchRecorded},
 	}
 }
 
@@ -140,4 +142,37 @@ func batchIDsAreBytes(ctx context.Context, env *Env) error {
 		}
 	}
 	return nil
+}
+
+func batchRecorded(ctx context.Context, env *Env) error {
+	in, five := env.inbox(consumer), messages("a", 1, 5)
+	record := func(in *inboxwork.Inbox, owner string, slot int, msgs ...postrider.Message) error {
+		return env.in(ctx, func(tx inbox.Conn) error { return in.MarkBatch(ctx, tx, owner, slot, msgs) })
+	}
+	// want are the versions that owner suspects.
+	suspects := func(owner string, want ...int64) error {
+		return env.in(ctx, func(tx inbox.Conn) error {
+			s, err := in.Suspects(ctx, tx, owner)
+			if err != nil {
+				return err
+			}
+			for i := range five {
+				if got := s.Has(five[i].ID); got != slices.Contains(want, five[i].Version) {
+					return fmt.Errorf("%s suspects version %d: %v; want %v to be suspected", owner, five[i].Version, got, want)
+				}
+			}
+			return nil
+		})
+	}
+	err := errors.Join(suspects("me"),
+		record(in, "me", 0, five[0]), record(in, "another", 0, five[0], five[1]), record(in, "another", 1, five[2]),
+		record(in, "another", 0, five[1], five[3]), record(env.inbox("shipping"), "another", 0, five[4]),
+		suspects("me", 2, 3, 4), suspects("a third", 1, 2, 3, 4))
+	if err != nil {
+		return err
+	}
+	forget := func(owner string, horizon time.Duration) error {
+		return env.in(ctx, func(tx inbox.Conn) error { return in.ForgetBatches(ctx, tx, owner, horizon) })
+	}
+	return errors.Join(forget("another", time.Hour), suspects("a third", 1), suspects("me"), forget("a third", -time.Hour), suspects("a third"))
 }

@@ -112,10 +112,10 @@ func (e *Env) lived(ctx context.Context, in *inboxwork.Inbox, key string) error 
 	if tried, err := e.tried(ctx, in, messages(key, 1, 3)); err != nil || tried {
 		return fmt.Errorf("attempts are left: %v, %v", tried, err)
 	}
-	if g, err := e.gap(ctx, in, "", ""); err != nil || g != nil {
+	if g, err := e.gap(ctx, in, nil); err != nil || g != nil {
 		return fmt.Errorf("the stash is not empty: %+v, %v", g, err)
 	}
-	if s, err := e.due(ctx, in, 0, "", ""); err != nil || s != nil {
+	if s, err := e.due(ctx, in, 0, nil); err != nil || s != nil {
 		return fmt.Errorf("the stash is not empty: %+v, %v", s, err)
 	}
 	return e.mark(ctx, in, key, 3)

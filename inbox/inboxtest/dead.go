@@ -20,7 +20,9 @@ func deadCases() []Case {
 		{"dead/revived", "a revived one is due at once and has its effect, once", deadRevived},
 		{"dead/in-turn", "a revived one waits for the versions before it, which may be dead themselves", deadInTurn},
 		{"dead/discarded", "a discarded one is gone for ever, and its key continues", deadDiscarded},
-		{"dead/without-topic", "one without a topic and a key can be discarded", deadWithoutTopic},
+		{"dead/without-topic", "one without a topic and a key can be discarded, and revived", deadWithoutTopic},
+		{"dead/any-key", "a revived one has its key and its place in it, of whatever bytes the key is", deadAnyKey},
+		{"dead/undecodable", "a record that could not be decoded is one again when it is revived, and is not applied with its key", deadUndecodable},
 		{"dead/stashed", "a stashed message that dies leaves the stash, and its key waits", deadStashed},
 	}
 }
@@ -134,7 +136,7 @@ func deadRevived(ctx context.Context, env *Env) error {
 	if _, err := env.letters(ctx, in); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil {
 		return fmt.Errorf("it is not due: %v", err)
 	}
@@ -176,20 +178,20 @@ func deadInTurn(ctx context.Context, env *Env) error {
 	if err := env.decide(ctx, in.Revive, msgs[2].ID); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil || s.Message.ID != msgs[2].ID {
 		return fmt.Errorf("a revived one is not looked at: %+v, %v", s, err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Early {
 		return fmt.Errorf("a revived one before its turn: ruling %d, %v; want %d", r, err, inboxwork.Early)
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s != nil {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s != nil {
 		return fmt.Errorf("behind a dead letter is due: %+v, %v", s, err)
 	}
 	if err := errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1), env.decide(ctx, in.Revive, msgs[1].ID)); err != nil {
 		return err
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s == nil {
 		return fmt.Errorf("the first dead letter is not due: %v", err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
@@ -241,7 +243,22 @@ func deadWithoutTopic(ctx context.Context, env *Env) error {
 			return fmt.Errorf("discard %d: %v, want %v", i+1, err, want)
 		}
 	}
-	_, err := env.letters(ctx, in)
+	for i, want := range []string{"bare too", "behind"} {
+		if _, err := env.bury(ctx, in, postrider.Message{ID: want, Topic: strings.Repeat("t", i)}, 1, "no"); err != nil {
+			return err
+		}
+		if err := env.decide(ctx, in.Revive, want); err != nil {
+			return err
+		}
+	}
+	s, err := env.due(ctx, in, 0, nil)
+	if err != nil || s == nil || s.Message.ID != "bare too" {
+		return fmt.Errorf("%+v is due, %w; want the one without topic and key", s, err)
+	}
+	if s, err = env.due(ctx, in, 0, &inboxwork.Key{}); err != nil || s == nil || s.Message.ID != "behind" {
+		return fmt.Errorf("behind it %+v is due, %w; want the one of the next topic", s, err)
+	}
+	_, err = env.letters(ctx, in)
 	return err
 }
 
@@ -253,7 +270,7 @@ func deadStashed(ctx context.Context, env *Env) error {
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil {
 		return fmt.Errorf("nothing is due: %v", err)
 	}
@@ -271,4 +288,73 @@ func deadStashed(ctx context.Context, env *Env) error {
 		return fmt.Errorf("%d messages were applied behind a dead one, %v", n, err)
 	}
 	return errors.Join(env.acts(ctx, "a 1"), env.mark(ctx, in, "a", 1))
+}
+
+func deadAnyKey(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	for v, key := range []string{"k\xff", "k\x00", strings.Repeat("long", 200)} {
+		m := rich(int64(v + 1))
+		m.ID, m.Key = fmt.Sprint("odd ", v), key
+		if _, err := env.bury(ctx, in, m, 1, "no"); err != nil {
+			return err
+		}
+		if err := env.decide(ctx, in.Revive, m.ID); err != nil {
+			return err
+		}
+		s, err := env.due(ctx, in, 0, nil)
+		if err != nil || s == nil {
+			return fmt.Errorf("key %.8q: nothing is due, %w", key, err)
+		}
+		if err := same(&s.Message, &m); err != nil {
+			return err
+		}
+		if next, err := env.due(ctx, in, 0, &inboxwork.Key{Topic: m.Topic, Key: m.Key}); err != nil || next != nil {
+			return fmt.Errorf("behind key %.8q %+v is due, %w", key, next, err)
+		}
+		s.Message.Version++ // as Options.Version has it
+		var r inboxwork.Ruling
+		if err := env.in(ctx, func(tx inbox.Conn) error { r, err = in.TakeStashed(ctx, tx, *s, inbox.Latest); return err }); err != nil || r != inboxwork.Apply {
+			return fmt.Errorf("key %.8q: ruling %d, %w", key, r, err)
+		}
+		again := m
+		again.ID += " again"
+		if err := env.took(ctx, in, inbox.Latest, []postrider.Message{again}, inboxwork.Stale); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deadUndecodable(ctx context.Context, env *Env) error {
+	in, two := env.inbox(consumer), message("a", 2)
+	if err := env.stash(ctx, in, message("a", 3)); err != nil {
+		return err
+	}
+	err := env.in(ctx, func(tx inbox.Conn) error {
+		_, err := in.BuryUndecodable(ctx, tx, two, "here", 1, "no envelope")
+		return err
+	})
+	if err := errors.Join(err, env.decide(ctx, in.Revive, two.ID), env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply)); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 0 {
+		return fmt.Errorf("%d were applied, %w; want 0", n, err)
+	}
+	for range 2 {
+		s, err := env.due(ctx, in, 0, nil)
+		if err != nil || s == nil || s.Message.ID != two.ID || s.Undecodable != "no envelope" {
+			return fmt.Errorf("%+v is due, %w", s, err)
+		}
+		err = env.in(ctx, func(tx inbox.Conn) error {
+			_, err := in.BuryStashed(ctx, tx, *s, 1, s.Undecodable)
+			return err
+		})
+		if _, listed := env.letters(ctx, in, two.ID); err != nil || listed != nil {
+			return errors.Join(err, listed)
+		}
+		if err := env.decide(ctx, in.Revive, two.ID); err != nil {
+			return err
+		}
+	}
+	return errors.Join(env.mark(ctx, in, "a", 1), env.acts(ctx, "a 1"))
 }

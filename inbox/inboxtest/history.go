@@ -192,7 +192,7 @@ func (h *history) catchUp(ctx context.Context, key string, limit int) error {
 
 // giveUp gives up the first gap there is.
 func (h *history) giveUp(ctx context.Context) error {
-	g, err := h.env.gap(ctx, h.in, "", "")
+	g, err := h.env.gap(ctx, h.in, nil)
 	if err != nil || g == nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (h *history) end(ctx context.Context) error {
 			return fmt.Errorf("the effects of key %s are %q, want %q", key, mine, k.applied)
 		}
 	}
-	if g, err := h.env.gap(ctx, h.in, "", ""); err != nil || g != nil {
+	if g, err := h.env.gap(ctx, h.in, nil); err != nil || g != nil {
 		return fmt.Errorf("a gap is left: %+v, %v", g, err)
 	}
 	return nil

@@ -94,7 +94,7 @@ func outcomeOfTheDead(ctx context.Context, env *Env, in *inboxwork.Inbox) error 
 	if err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, time.Minute, "", "")
+	s, err := env.due(ctx, in, time.Minute, nil)
 	if err != nil || s == nil {
 		return fmt.Errorf("due is %+v, %w", s, err)
 	}

@@ -18,6 +18,7 @@ func stashCases() []Case {
 	return []Case{
 		{"stash/whole-message", "what waits in the stash comes back as it was", stashedWhole},
 		{"stash/catch-up", "what has waited is applied in turn, at most so many at once, and what became stale is removed", catchUp},
+		{"stash/enough", "what was enough for one transaction has its effect, and the rest stays for another", catchUpEnough},
 		{"stash/fails-whole", "when one of those that waited fails all of them stay", catchUpFails},
 		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
 		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},
@@ -39,9 +40,9 @@ func (e *Env) unstash(ctx context.Context, in *inboxwork.Inbox, key string, limi
 }
 
 // due returns the stashed message that is due, or nil.
-func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, topic, key string) (s *inboxwork.Stashed, err error) {
+func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Duration, behind *inboxwork.Key) (s *inboxwork.Stashed, err error) {
 	err = e.in(ctx, func(tx inbox.Conn) error {
-		s, err = in.DueStashed(ctx, tx, "me", patience, topic, key)
+		s, err = in.DueStashed(ctx, tx, "me", patience, behind)
 		return err
 	})
 	return s, err
@@ -50,7 +51,7 @@ func (e *Env) due(ctx context.Context, in *inboxwork.Inbox, patience time.Durati
 // same compares two messages in all that the inbox keeps.
 func same(got, want *postrider.Message) error {
 	if got.ID != want.ID || got.Topic != want.Topic || got.Key != want.Key || got.Type != want.Type || got.ContentType != want.ContentType ||
-		got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Headers, want.Headers) {
+		got.Version != want.Version || got.SchemaVersion != want.SchemaVersion || !bytes.Equal(got.Payload, want.Payload) || !got.Time.Equal(want.Time) || !maps.Equal(got.Headers, want.Headers) {
 		return fmt.Errorf("the message came back as %+v, it was %+v", got, want)
 	}
 	return nil
@@ -82,7 +83,7 @@ func stashedWhole(ctx context.Context, env *Env) error {
 		if err != nil {
 			return err
 		}
-		s, err := env.due(ctx, in, 0, "", "")
+		s, err := env.due(ctx, in, 0, nil)
 		if err != nil || s == nil {
 			return fmt.Errorf("nothing is due: %v", err)
 		}
@@ -147,6 +148,39 @@ func catchUp(ctx context.Context, env *Env) error {
 	return errors.Join(env.acts(ctx, seq("a", 1, 7)...), env.mark(ctx, in, "a", 7), env.mark(ctx, in, "b", 0))
 }
 
+func catchUpEnough(ctx context.Context, env *Env) error {
+	in := env.inbox(consumer)
+	if err := env.stash(ctx, in, messages("a", 2, 5)...); err != nil {
+		return err
+	}
+	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
+		return err
+	}
+	for try, want := range []int{2, 0} {
+		n, left := 0, 0
+		err := env.in(ctx, func(tx inbox.Conn) (err error) {
+			left = want
+			n, _, err = in.Unstash(ctx, tx, "orders", "a", 10, func(s inboxwork.Stashed) error {
+				if left--; left < 0 {
+					return inboxwork.ErrEnough
+				}
+				return act(ctx, env, tx, &s.Message)
+			})
+			return err
+		})
+		if err != nil || n != want {
+			return fmt.Errorf("try %d: %d were applied, %w; want %d", try+1, n, err, want)
+		}
+	}
+	if err := errors.Join(env.acts(ctx, seq("a", 1, 3)...), env.mark(ctx, in, "a", 3)); err != nil {
+		return err
+	}
+	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {
+		return fmt.Errorf("%d were applied afterwards, %w; want 2", n, err)
+	}
+	return env.acts(ctx, seq("a", 1, 5)...)
+}
+
 func catchUpFails(ctx context.Context, env *Env) error {
 	in, refused := env.inbox(consumer), errors.New("refused")
 	if err := env.stash(ctx, in, messages("a", 2, 4)...); err != nil {
@@ -184,18 +218,18 @@ func stashDue(ctx context.Context, env *Env) error {
 	if err := env.stash(ctx, env.inbox("shipping"), message("a", 2)); err != nil {
 		return err
 	}
-	wantDue := func(topic, key, want string) error {
-		s, err := env.due(ctx, in, 0, topic, key)
+	wantDue := func(behind *inboxwork.Key, want string) error {
+		s, err := env.due(ctx, in, 0, behind)
 		got := ""
 		if s != nil {
 			got = s.Message.ID
 		}
 		if err != nil || got != want {
-			return fmt.Errorf("behind %q, %q the message %q is due, %v; want %q", topic, key, got, err, want)
+			return fmt.Errorf("behind %v the message %q is due, %v; want %q", behind, got, err, want)
 		}
 		return nil
 	}
-	if err := wantDue("", "", ""); err != nil {
+	if err := wantDue(nil, ""); err != nil {
 		return err
 	}
 	for _, key := range []string{"a", "b", "c"} {
@@ -203,7 +237,8 @@ func stashDue(ctx context.Context, env *Env) error {
 			return err
 		}
 	}
-	return errors.Join(wantDue("", "", "a-2"), wantDue("orders", "a", "b-2"), wantDue("orders", "b", ""), wantDue("p", "", ""))
+	return errors.Join(wantDue(nil, "a-2"), wantDue(&inboxwork.Key{}, "a-2"), wantDue(&inboxwork.Key{Topic: "orders", Key: "a"}, "b-2"),
+		wantDue(&inboxwork.Key{Topic: "orders", Key: "b"}, ""), wantDue(&inboxwork.Key{Topic: "p"}, ""))
 }
 
 func stashDueLater(ctx context.Context, env *Env) error {
@@ -226,13 +261,13 @@ func stashDueLater(ctx context.Context, env *Env) error {
 		return err
 	}
 	for after, want := range map[string]string{"": "mine-2", "mine": ""} {
-		s, err := env.due(ctx, in, time.Hour, "orders", after)
+		s, err := env.due(ctx, in, time.Hour, &inboxwork.Key{Topic: "orders", Key: after})
 		if err != nil || (s == nil) != (want == "") || s != nil && s.Message.ID != want {
 			return fmt.Errorf("behind %q is due: %+v, %v; want %q", after, s, err, want)
 		}
 	}
 	// Without patience the other process counts as dead.
-	s, err := env.due(ctx, in, -time.Hour, "orders", "mine")
+	s, err := env.due(ctx, in, -time.Hour, &inboxwork.Key{Topic: "orders", Key: "mine"})
 	if err != nil || s == nil || s.Message.ID != "taken-2" {
 		return fmt.Errorf("without patience is due: %+v, %v; want that of the other process", s, err)
 	}
@@ -247,7 +282,7 @@ func takenOnce(ctx context.Context, env *Env) error {
 	if err := env.took(ctx, in, inbox.Contiguous, messages("a", 1, 1), inboxwork.Apply); err != nil {
 		return err
 	}
-	two, err := env.due(ctx, in, 0, "", "")
+	two, err := env.due(ctx, in, 0, nil)
 	if err != nil || two == nil {
 		return fmt.Errorf("nothing is due, %v", err)
 	}
@@ -256,7 +291,7 @@ func takenOnce(ctx context.Context, env *Env) error {
 			return fmt.Errorf("try %d: ruling %d, %v; want %d", i+1, r, err, want)
 		}
 	}
-	three, err := env.due(ctx, in, 0, "", "")
+	three, err := env.due(ctx, in, 0, nil)
 	if err != nil || three == nil {
 		return fmt.Errorf("nothing is due behind the first one, %v", err)
 	}
@@ -312,14 +347,14 @@ func behindOneDead(ctx context.Context, env *Env) error {
 		look func(tx inbox.Conn) error
 	}{
 		{"what is due", func(tx inbox.Conn) error {
-			s, err := in.DueStashed(ctx, tx, "me", 0, "", "")
+			s, err := in.DueStashed(ctx, tx, "me", 0, nil)
 			if s != nil {
 				return fmt.Errorf("%s is due", s.Message.ID)
 			}
 			return err
 		}},
 		{"the last gap", func(tx inbox.Conn) error {
-			g, err := in.NextGap(ctx, tx, "orders", "b")
+			g, err := in.NextGap(ctx, tx, &inboxwork.Key{Topic: "orders", Key: "b"})
 			if g != nil {
 				return fmt.Errorf("key %s has a gap", g.Key)
 			}
@@ -353,14 +388,14 @@ func lowestVersion(ctx context.Context, env *Env) error {
 	if err := env.in(ctx, func(tx inbox.Conn) error { _, err := in.SetMark(ctx, tx, "orders", "a", 3); return err }); err != nil {
 		return err
 	}
-	s, err := env.due(ctx, in, 0, "", "")
+	s, err := env.due(ctx, in, 0, nil)
 	if err != nil || s == nil || s.Message.ID != "a-3" { // gone past, to be removed first
 		return fmt.Errorf("%+v is due, %v; want version 3", s, err)
 	}
 	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Stale {
 		return fmt.Errorf("version 3: ruling %d, %v", r, err)
 	}
-	if s, err = env.due(ctx, in, 0, "", ""); err != nil || s == nil || s.Message.ID != "a-4" {
+	if s, err = env.due(ctx, in, 0, nil); err != nil || s == nil || s.Message.ID != "a-4" {
 		return fmt.Errorf("%+v is due, %v; want version 4", s, err)
 	}
 	if n, _, err := env.unstash(ctx, in, "a", 10); err != nil || n != 2 {

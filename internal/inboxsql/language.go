@@ -40,11 +40,11 @@ type Language struct {
 }
 
 // Tables are the inbox tables.
-type Tables struct{ Inbox, Attempt, Mark, Stash, Journal, Version string }
+type Tables struct{ Inbox, Attempt, Mark, Stash, Batch, Journal, Version string }
 
 // Column is a column to add to a table.
 type Column struct {
-	Missing string // a statement that touches a row if the column is missing
+	Missing string // a statement that touches a row if the column is missing; "": Add fails with MySQLColumn if not
 	Add     string
 }
 
@@ -60,7 +60,7 @@ func For(d dialect.Dialect, schema string) *Language {
 	}
 	t := &l.Tables
 	l.replacer = strings.NewReplacer(append([]string{
-		"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{journal}", t.Journal, "{version}", t.Version,
+		"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{batch}", t.Batch, "{journal}", t.Journal, "{version}", t.Version,
 	}, l.words...)...)
 	return l
 }

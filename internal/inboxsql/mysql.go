@@ -16,14 +16,14 @@ func mysql(schema string) *Language {
 	}
 	t := Tables{
 		Inbox: name("postrider_inbox"), Attempt: name("postrider_inbox_attempt"), Mark: name("postrider_inbox_mark"),
-		Stash: name("postrider_inbox_stash"), Journal: name("postrider_inbox_journal"), Version: name("postrider_inbox_schema"),
+		Stash: name("postrider_inbox_stash"), Batch: name("postrider_inbox_batch"), Journal: name("postrider_inbox_journal"), Version: name("postrider_inbox_schema"),
 	}
 	database := "DATABASE()"
 	if schema != "" {
 		database = mysqlLiteral(schema)
 	}
 	return &Language{
-		Tables: t, MySQL: true, Schema: mysqlSchema(&t), Guards: mysqlAppendOnly(&t),
+		Tables: t, MySQL: true, Schema: mysqlSchema(&t), Guards: mysqlAppendOnly(&t), Columns: mysqlColumns(&t),
 		Ready: mysqlReady(&t),
 		Sizes: `SELECT CAST(coalesce(JSON_OBJECTAGG(t.TABLE_NAME, coalesce(t.DATA_LENGTH, 0) + coalesce(t.INDEX_LENGTH, 0)), '{}') AS CHAR)
 FROM information_schema.TABLES AS t WHERE t.TABLE_SCHEMA = ` + database,
@@ -96,6 +96,7 @@ func isWord(c byte) bool {
 // Errors of MySQL and MariaDB, by their numbers.
 const (
 	MySQLDuplicate = 1062
+	MySQLColumn    = 1060 // it is there
 	mysqlSyntax    = 1064
 	mysqlTrigger   = 1359 // it is there
 	mysqlBusy      = 3572 // NOWAIT

@@ -2,13 +2,26 @@ package inboxsql
 
 import "strings"
 
-// mysqlReady fails unless all tables are there at this version: a consumer that may
+// mysqlReady fails unless all tables are there at this version, with the youngest columns: a consumer that may
 // change nothing can send it at every start. Two rows in the place of a value are an
 // error too.
 func mysqlReady(t *Tables) string {
-	all := strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Journal}, ", ")
+	all := strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Batch, t.Journal}, ", ")
+	columns := "NOT EXISTS (SELECT a.undecodable, s.undecodable FROM " + t.Attempt + " AS a, " + t.Stash + " AS s WHERE 1 = 0)"
 	return "SELECT (SELECT 1 UNION ALL SELECT 2 FROM (SELECT count(*) AS n FROM " + t.Version + " WHERE version >= " + newest + ") AS v WHERE v.n = 0) AS ready" +
-		" FROM (SELECT 1 AS one) AS o WHERE NOT EXISTS (SELECT 1 FROM " + all + " WHERE 1 = 0)"
+		" FROM (SELECT 1 AS one) AS o WHERE NOT EXISTS (SELECT 1 FROM " + all + " WHERE 1 = 0) AND " + columns
+}
+
+// mysqlColumns has one statement for each table: it is done whole or not at all. A lock that
+// consumers hold is waited for 3 s.
+func mysqlColumns(t *Tables) []Column {
+	const text = "TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+	return []Column{
+		{Add: "SET @postrider_lock_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = 3"},
+		{Add: "ALTER TABLE " + t.Attempt + " ADD COLUMN created_at BIGINT, ADD COLUMN raw_key LONGBLOB, ADD COLUMN undecodable " + text},
+		{Add: "ALTER TABLE " + t.Stash + " ADD COLUMN raw_key LONGBLOB, ADD COLUMN undecodable " + text},
+		{Add: "SET SESSION lock_wait_timeout = @postrider_lock_wait"},
+	}
 }
 
 // mysqlSchema makes the tables. Each statement commits by itself, as every change of a
@@ -18,9 +31,9 @@ func mysqlReady(t *Tables) string {
 // not still take 'a' for 'a '. Times are microseconds since 1970: no zone moves them.
 func mysqlSchema(t *Tables) []string {
 	var all []string
-	for _, text := range []string{mysqlInboxTable, mysqlAttemptTable, mysqlMarkTable, mysqlStashTable, mysqlJournalTable, mysqlVersionTable, mysqlVersion} {
+	for _, text := range []string{mysqlInboxTable, mysqlAttemptTable, mysqlMarkTable, mysqlStashTable, mysqlBatchTable, mysqlJournalTable, mysqlVersionTable, mysqlVersion} {
 		all = append(all, strings.NewReplacer(
-			"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{journal}", t.Journal, "{version}", t.Version,
+			"{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark, "{stash}", t.Stash, "{batch}", t.Batch, "{journal}", t.Journal, "{version}", t.Version,
 			"{text}", "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "{word}", "CHARACTER SET ascii COLLATE ascii_bin",
 		).Replace(text))
 	}
@@ -70,6 +83,9 @@ const (
 	headers LONGTEXT {text},
 	version BIGINT,
 	schema_version INT,
+	created_at BIGINT, -- the message's time
+	raw_key LONGBLOB, -- if it is no text, or too long: key has a digest
+	undecodable TEXT {text}, -- why the record has no message
 	PRIMARY KEY (consumer, message_id)
 ) ENGINE = InnoDB`
 	mysqlMarkTable = `CREATE TABLE IF NOT EXISTS {mark} (
@@ -95,9 +111,19 @@ const (
 	headers LONGTEXT {text} NOT NULL,
 	created_at BIGINT, -- the message's time, microseconds since 1970
 	stashed_at BIGINT NOT NULL,
+	raw_key LONGBLOB, -- as in a dead letter that is retried
+	undecodable TEXT {text},
 	PRIMARY KEY (consumer, message_id),
 	KEY postrider_inbox_stash_order (consumer, topic, ` + "`key`" + `, version),
 	KEY postrider_inbox_stash_needs (consumer, topic, ` + "`key`" + `, needs, version) -- to hop from key to key
+) ENGINE = InnoDB`
+	mysqlBatchTable = `CREATE TABLE IF NOT EXISTS {batch} (
+	consumer VARBINARY(255) NOT NULL,
+	owner VARBINARY(255) NOT NULL, -- a process
+	slot INT NOT NULL, -- one of its transactions at a time
+	messages MEDIUMTEXT {word} NOT NULL, -- what it handles there, or handled last: a digest of each id
+	begun_at BIGINT NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (consumer, owner, slot)
 ) ENGINE = InnoDB`
 	mysqlJournalTable = `CREATE TABLE IF NOT EXISTS {journal} (
 	id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,

@@ -8,7 +8,7 @@ func postgres(schema string) *Language {
 	}
 	s := quote(schema) + "."
 	t := Tables{
-		Inbox: s + "inbox", Attempt: s + "inbox_attempt", Mark: s + "inbox_mark", Stash: s + "inbox_stash",
+		Inbox: s + "inbox", Attempt: s + "inbox_attempt", Mark: s + "inbox_mark", Stash: s + "inbox_stash", Batch: s + "inbox_batch",
 		Journal: s + "inbox_journal", Version: s + "inbox_schema",
 	}
 	return &Language{
@@ -47,8 +47,8 @@ func RolesSQL(schema, prefix string) string {
 func fillPostgres(text, schema string, t *Tables) string {
 	return strings.NewReplacer(
 		"{schema}", quote(schema), "{'schema'}", literal(quote(schema)), "{inbox}", t.Inbox, "{attempt}", t.Attempt, "{mark}", t.Mark,
-		"{stash}", t.Stash, "{journal}", t.Journal, "{version}", t.Version, "{newest}", newest, "{info}", quote(schema)+".outbox_info",
+		"{stash}", t.Stash, "{batch}", t.Batch, "{journal}", t.Journal, "{version}", t.Version, "{newest}", newest, "{info}", quote(schema)+".outbox_info",
 		"{'info'}", literal(quote(schema)+".outbox_info"), "{grants}", literal(grantRows()),
-		"{'version'}", literal(t.Version), "{'tables'}", literal(strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Journal, t.Version}, "\n")),
+		"{'version'}", literal(t.Version), "{'tables'}", literal(strings.Join([]string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Batch, t.Journal, t.Version}, "\n")),
 	).Replace(text)
 }

@@ -2,9 +2,9 @@ package inboxsql
 
 // Version is that of the tables. Versions only add: programs of an older one continue
 // beside them.
-const Version = 3
+const Version = 4
 
-const newest = "3" // Version as text
+const newest = "4" // Version as text
 
 // The schema is one statement, which looks first whether there is anything to do: a
 // consumer that may change nothing can send it at every start. What is there stays,
@@ -75,9 +75,13 @@ END $do$`
 		headers jsonb,
 		version bigint,
 		schema_version integer,
+		created_at timestamptz, -- the message's time
+		raw_key bytea, -- if it is no text: key has a digest
+		undecodable text, -- why the record has no message
 		PRIMARY KEY (consumer, message_id)
 	);
-	ALTER TABLE {attempt} ADD COLUMN IF NOT EXISTS begun_by text, ADD COLUMN IF NOT EXISTS alone boolean NOT NULL DEFAULT false;
+	ALTER TABLE {attempt} ADD COLUMN IF NOT EXISTS begun_by text, ADD COLUMN IF NOT EXISTS alone boolean NOT NULL DEFAULT false,
+		ADD COLUMN IF NOT EXISTS created_at timestamptz, ADD COLUMN IF NOT EXISTS raw_key bytea, ADD COLUMN IF NOT EXISTS undecodable text;
 	CREATE INDEX IF NOT EXISTS inbox_age ON {inbox} (consumer, processed_at); -- for Prune
 	-- One row per key, for ever: this is what remembers when the claims are pruned.
 	CREATE TABLE IF NOT EXISTS {mark} (
@@ -103,11 +107,21 @@ END $do$`
 		headers jsonb NOT NULL,
 		created_at timestamptz, -- the message's time
 		stashed_at timestamptz NOT NULL,
+		raw_key bytea, -- as in a dead letter that is retried
+		undecodable text,
 		PRIMARY KEY (consumer, message_id)
 	);
-	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz;
+	ALTER TABLE {stash} ADD COLUMN IF NOT EXISTS created_at timestamptz, ADD COLUMN IF NOT EXISTS raw_key bytea, ADD COLUMN IF NOT EXISTS undecodable text;
 	CREATE INDEX IF NOT EXISTS inbox_stash_order ON {stash} (consumer, topic, key, version);
 	CREATE INDEX IF NOT EXISTS inbox_stash_needs ON {stash} (consumer, topic, key, needs, version); -- to hop from key to key
+	CREATE TABLE IF NOT EXISTS {batch} (
+		consumer text COLLATE "C" NOT NULL,
+		owner text COLLATE "C" NOT NULL, -- a process
+		slot integer NOT NULL, -- one of its transactions at a time
+		messages text NOT NULL, -- what it handles there, or handled last: a digest of each id
+		begun_at timestamptz NOT NULL,
+		PRIMARY KEY (consumer, owner, slot)
+	) WITH (fillfactor = 50);
 	CREATE TABLE IF NOT EXISTS {journal} (
 		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 		at timestamptz NOT NULL,

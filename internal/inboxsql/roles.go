@@ -26,8 +26,8 @@ func grants() []grant {
 		add     = "SELECT; INSERT"
 		claim   = "SELECT consumer, message_id, topic, type, status, processed_at"
 		attempt = "SELECT consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, last_error, next_at, updated_at, " +
-			"content_type, headers, version, schema_version"
-		stashed = "SELECT consumer, message_id, topic, key, type, origin, needs, version, schema_version, content_type, headers, created_at, stashed_at"
+			"content_type, headers, version, schema_version, created_at, raw_key, undecodable"
+		stashed = "SELECT consumer, message_id, topic, key, type, origin, needs, version, schema_version, content_type, headers, created_at, stashed_at, raw_key, undecodable"
 	)
 	return []grant{
 		{"inbox_schema", see, see, see},
@@ -36,6 +36,7 @@ func grants() []grant {
 		{"inbox_attempt", "SELECT; INSERT; UPDATE; DELETE", attempt, "SELECT; DELETE"},
 		{"inbox_mark", "SELECT; INSERT; UPDATE version, updated_at", see, "SELECT; INSERT; UPDATE version, updated_at"},
 		{"inbox_stash", "SELECT; INSERT; DELETE", stashed, add}, // what is tried again goes through the stash
+		{"inbox_batch", "SELECT; INSERT; UPDATE; DELETE", see, see},
 		{"inbox_journal", "INSERT", see, add},
 		{"claim", "EXECUTE", "", ""},
 		{"claim_version", "EXECUTE", "", ""},

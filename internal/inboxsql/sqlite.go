@@ -10,7 +10,7 @@ func sqlite(schema string) *Language {
 	const now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 	t := Tables{
 		Inbox: s + "postrider_inbox", Attempt: s + "postrider_inbox_attempt", Mark: s + "postrider_inbox_mark", Stash: s + "postrider_inbox_stash",
-		Journal: s + "postrider_inbox_journal", Version: s + "postrider_inbox_schema",
+		Batch: s + "postrider_inbox_batch", Journal: s + "postrider_inbox_journal", Version: s + "postrider_inbox_schema",
 	}
 	return &Language{
 		Tables: t, placeholder: "?",
@@ -22,6 +22,7 @@ func sqlite(schema string) *Language {
 			fmt.Sprintf(sqliteStashTable, t.Stash),
 			fmt.Sprintf(sqliteStashIndex, s, "postrider_inbox_stash"),
 			fmt.Sprintf(sqliteNeedsIndex, s, "postrider_inbox_stash"),
+			fmt.Sprintf(sqliteBatchTable, t.Batch),
 			fmt.Sprintf(sqliteJournalTable, t.Journal),
 			fmt.Sprintf(sqliteAppendOnly, s, "update", "UPDATE", "true"),
 			fmt.Sprintf(sqliteAppendOnly, s, "delete", "DELETE", "OLD.at >= "+now+" - 604800000000"),
@@ -54,7 +55,12 @@ func sqliteColumns(t *Tables, of string) []Column {
 		one("postrider_inbox", t.Inbox, "status", "TEXT NOT NULL DEFAULT 'a'"),
 		one("postrider_inbox_attempt", t.Attempt, "begun_by", "TEXT"),
 		one("postrider_inbox_attempt", t.Attempt, "alone", "BOOLEAN NOT NULL DEFAULT false"),
+		one("postrider_inbox_attempt", t.Attempt, "created_at", "INTEGER"),
+		one("postrider_inbox_attempt", t.Attempt, "raw_key", "BLOB"),
+		one("postrider_inbox_attempt", t.Attempt, "undecodable", "TEXT"),
 		one("postrider_inbox_stash", t.Stash, "created_at", "INTEGER"),
+		one("postrider_inbox_stash", t.Stash, "raw_key", "BLOB"),
+		one("postrider_inbox_stash", t.Stash, "undecodable", "TEXT"),
 	}
 }
 
@@ -88,6 +94,9 @@ const (
 	headers TEXT,
 	version INTEGER,
 	schema_version INTEGER,
+	created_at INTEGER, -- the message's time
+	raw_key BLOB, -- if it is no text: key has a digest
+	undecodable TEXT, -- why the record has no message
 	PRIMARY KEY (consumer, message_id)
 )`
 	sqliteAgeIndex  = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_age ON %s (consumer, processed_at)`
@@ -114,10 +123,20 @@ const (
 	headers TEXT NOT NULL,
 	created_at INTEGER, -- the message's time, microseconds since 1970
 	stashed_at INTEGER NOT NULL,
+	raw_key BLOB, -- as in a dead letter that is retried
+	undecodable TEXT,
 	PRIMARY KEY (consumer, message_id)
 )`
-	sqliteStashIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
-	sqliteNeedsIndex   = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_needs ON %s (consumer, topic, key, needs, version)` // to hop from key to key
+	sqliteStashIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_order ON %s (consumer, topic, key, version)`
+	sqliteNeedsIndex = `CREATE INDEX IF NOT EXISTS %spostrider_inbox_stash_needs ON %s (consumer, topic, key, needs, version)` // to hop from key to key
+	sqliteBatchTable = `CREATE TABLE IF NOT EXISTS %s (
+	consumer TEXT NOT NULL,
+	owner TEXT NOT NULL, -- a process
+	slot INTEGER NOT NULL, -- one of its transactions at a time
+	messages TEXT NOT NULL, -- what it handles there, or handled last: a digest of each id
+	begun_at INTEGER NOT NULL, -- microseconds since 1970
+	PRIMARY KEY (consumer, owner, slot)
+) WITHOUT ROWID`
 	sqliteJournalTable = `CREATE TABLE IF NOT EXISTS %s (
 	id INTEGER PRIMARY KEY AUTOINCREMENT,
 	at INTEGER NOT NULL, -- microseconds since 1970

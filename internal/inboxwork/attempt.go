@@ -56,7 +56,7 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Mes
 	if try.TakeOver {
 		takeOver = 1
 	}
-	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver)
+	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver, m.Version)
 	if err := in.sql.begin.scan(ctx, c, args, &a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
@@ -91,7 +91,7 @@ func (in *Inbox) FailAttempt(ctx context.Context, c inbox.Conn, m postrider.Mess
 		a     Attempt
 		state string
 	)
-	args := append(in.names(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more)
+	args := append(in.names(&m, origin), inboxsql.Clean(cause, maxCause), delay.Microseconds(), more, m.Version)
 	if err := in.sql.fail.scan(ctx, c, args, &a.Count, &state); err != nil {
 		return Attempt{}, in.wrap("record the failure of", m.ID, err)
 	}
@@ -103,6 +103,16 @@ func (in *Inbox) FailAttempt(ctx context.Context, c inbox.Conn, m postrider.Mess
 // transaction: a later delivery is skipped. It reports false when m has been
 // processed already; then nothing is buried.
 func (in *Inbox) Bury(ctx context.Context, c inbox.Conn, m postrider.Message, origin string, attempts int, cause string) (buried bool, err error) {
+	return in.bury(ctx, c, m, origin, attempts, cause, "")
+}
+
+// BuryUndecodable is Bury for a record that could not be decoded to a message, because of cause:
+// it is known as such when it is retried.
+func (in *Inbox) BuryUndecodable(ctx context.Context, c inbox.Conn, m postrider.Message, origin string, attempts int, cause string) (buried bool, err error) {
+	return in.bury(ctx, c, m, origin, attempts, cause, cause)
+}
+
+func (in *Inbox) bury(ctx context.Context, c inbox.Conn, m postrider.Message, origin string, attempts int, cause, undecodable string) (buried bool, err error) {
 	fresh, err := in.Claim(ctx, c, m)
 	if err != nil {
 		return false, err
@@ -110,16 +120,17 @@ func (in *Inbox) Bury(ctx context.Context, c inbox.Conn, m postrider.Message, or
 	if !fresh {
 		return false, in.ForgetAttempts(ctx, c, m)
 	}
-	return true, in.writeDead(ctx, c, &m, origin, attempts, cause)
+	return true, in.writeDead(ctx, c, &m, origin, attempts, cause, undecodable)
 }
 
-func (in *Inbox) writeDead(ctx context.Context, c inbox.Conn, m *postrider.Message, origin string, attempts int, cause string) error {
+func (in *Inbox) writeDead(ctx context.Context, c inbox.Conn, m *postrider.Message, origin string, attempts int, cause, undecodable string) error {
 	headers, err := json.Marshal(cleanHeaders(m.Headers))
 	if err != nil {
 		return in.wrap("encode the headers of", m.ID, err)
 	}
 	args := append(in.names(m, origin), attempts, inboxsql.Clean(cause, maxCause), append([]byte{}, m.Payload...),
-		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), m.Version, int64(m.SchemaVersion))
+		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), m.Version, int64(m.SchemaVersion),
+		created(m), rawKey(m), orNull(inboxsql.Clean(undecodable, maxCause)))
 	if _, err := in.sql.bury.Exec(ctx, c, args...); err != nil {
 		return in.wrap("bury", m.ID, err)
 	}
@@ -151,4 +162,27 @@ func cleanHeaders(h map[string]string) map[string]string {
 		out[inboxsql.Clean(name, postrider.MaxHeaderBytes)] = inboxsql.Clean(value, postrider.MaxHeaderBytes)
 	}
 	return out
+}
+
+// created is the time of a message, nil if it has none.
+func created(m *postrider.Message) any {
+	if m.Time.IsZero() {
+		return nil
+	}
+	return m.Time.UnixMicro()
+}
+
+// rawKey is the key of a message that the column of keys cannot hold, nil for all others.
+func rawKey(m *postrider.Message) any {
+	if name(m.Key, postrider.MaxKeyLen) == m.Key {
+		return nil
+	}
+	return []byte(m.Key)
+}
+
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }

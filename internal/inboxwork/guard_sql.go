@@ -11,6 +11,8 @@ type guardStatements struct {
 	mark           inboxsql.Mover
 	move, waits    inboxsql.Statement // the mark of a key, and whether messages wait, at once; none: mark, and waits
 	lock           written
+	tryLock        inboxsql.Statement // the mark, or -1 while another transaction holds it; none: lock
+	open           inboxsql.Statement // whether a message in a gap is tried again or dead
 	read, set      inboxsql.Statement
 	list           inboxsql.Statement
 	put, clear     inboxsql.Statement // the stash
@@ -27,9 +29,10 @@ func newGuardStatements(l *inboxsql.Language) guardStatements {
 		mark: l.Mover(), waits: l.Statement(waitsSQL), lock: written{read: l.Statement(lockMarkSQL)}, read: l.Statement(readMarkSQL),
 		set: l.Statement(setMarkSQL), list: l.Statement(listMarksSQL), put: l.Statement(putStashSQL), head: l.Statement(headSQL),
 		clear: l.Statement(clearStashSQL), due: l.Statement(dueSQL), gap: l.Statement(gapSQL), drop: l.Statement(dropStashSQL),
-		settled: l.Statement(settledStashSQL), there: l.Statement(thereSQL),
+		settled: l.Statement(settledStashSQL), there: l.Statement(thereSQL), open: l.Statement(openSQL),
 	}
 	if l.WriteInQuery {
+		g.tryLock = l.Statement(tryMarkSQL)
 		g.move = l.Statement("WITH moved AS (" + inboxsql.MoveMark + " RETURNING 1) SELECT (SELECT count(*) FROM moved), (" + waitsSQL + ")")
 	}
 	return g
@@ -43,6 +46,13 @@ const (
 
 	lockMarkSQL = `INSERT INTO {mark} AS m (consumer, topic, key, version, updated_at) VALUES ($1, $2, $3, 0, {now})
 ON CONFLICT (consumer, topic, key) DO UPDATE SET updated_at = excluded.updated_at RETURNING version`
+
+	tryMarkSQL = `WITH m AS MATERIALIZED (SELECT version FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE SKIP LOCKED)
+SELECT coalesce(max(version), -1) FROM m`
+
+	// Older programs wrote no version of what is tried again: it may stand in the gap.
+	openSQL = `SELECT count(*) FROM (SELECT 1 FROM {attempt} WHERE consumer = $1 AND topic = $2 AND key = $3
+AND (version IS NULL OR (version > $4 AND version <= $5)) LIMIT 1) AS a`
 
 	readMarkSQL = `SELECT coalesce(max(version), 0) FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3`
 
@@ -59,7 +69,7 @@ ON CONFLICT (consumer, message_id) DO NOTHING`
 	// These always return one row: every driver has its own error for a missing row.
 	stashedSQL = `SELECT coalesce(s.message_id, ''), coalesce(s.topic, ''), coalesce(s.key, ''), coalesce(s.type, ''), coalesce(s.origin, ''),
 coalesce(s.needs, 0), coalesce(s.version, 0), coalesce(s.schema_version, 0), coalesce(s.payload, ''), coalesce(s.content_type, ''),
-coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0)
+coalesce({stashHeaders}, '{}'), coalesce({createdMicros}, 0), s.raw_key, coalesce(s.undecodable, '')
 FROM (SELECT 1 AS one) AS o LEFT JOIN (`
 
 	// The lowest version whose turn has come. The row with the lowest need bounds the
@@ -74,7 +84,7 @@ ORDER BY r.topic, r.key, r.needs, r.version LIMIT 1) ORDER BY w.version LIMIT 1)
 	// many messages wait behind each. Only probes of an index and subqueries of one row:
 	// a join would be a scan where the planner has no statistics yet. The message with
 	// the lowest need leads to that with the lowest version, as in headSQL.
-	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + `
+	dueSQL = `WITH RECURSIVE hop(topic, key, mark, due) AS (` + dueHopSQL + firstKeySQL + "$6" + firstKeyEnd + `
 UNION ALL ` + dueHopSQL + nextKeySQL + ` WHERE h.due IS NULL)
 ` + stashedSQL + `SELECT w.* FROM {stash} AS w WHERE w.consumer = $1 AND w.message_id = (SELECT (SELECT n.message_id FROM {stash} AS n
 WHERE n.consumer = $1 AND n.topic = h.topic AND n.key = h.key AND n.version <= h.due AND n.needs <= h.mark AND ` + untriedSQL + `
@@ -84,8 +94,10 @@ ORDER BY n.topic, n.key, n.version LIMIT 1) FROM hop AS h WHERE h.due IS NOT NUL
 AND n.topic = p.topic AND n.key = p.key AND n.needs <= ` + markOfKeySQL + ` AND ` + untriedSQL + ` ORDER BY n.topic, n.key, n.needs, n.version LIMIT 1)
 `
 
+	// Behind the key of $2 and $3, or with a need below all others from the first key on.
 	firstKeySQL = `FROM (SELECT 1 AS one) AS o JOIN {probe} FROM {stash} AS n WHERE n.consumer = $1
-AND (n.topic, n.key, n.needs) > ($2, $3, 9223372036854775807) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
+AND (n.topic, n.key, n.needs) > ($2, $3, `
+	firstKeyEnd = `) ORDER BY n.topic, n.key, n.needs LIMIT 1{probeEnd}`
 
 	// SQLite begins at the values themselves, hence the greatest need, which no message
 	// has; and without || '' it would compare topics only.
@@ -109,7 +121,7 @@ WHERE consumer = $1 AND message_id IN (SELECT message_id FROM {stash} WHERE cons
 	dropStashSQL = `DELETE FROM {stash} WHERE consumer = $1 AND message_id = $2 AND needs <= $3`
 
 	// As dueSQL hops, up to the first key with nothing due. $4 bounds what is counted.
-	gapSQL = `WITH RECURSIVE hop(topic, key, mark, needs) AS (` + gapHopSQL + firstKeySQL + `
+	gapSQL = `WITH RECURSIVE hop(topic, key, mark, needs) AS (` + gapHopSQL + firstKeySQL + "$5" + firstKeyEnd + `
 UNION ALL ` + gapHopSQL + nextKeySQL + ` WHERE h.needs <= h.mark)
 SELECT coalesce(g.topic, ''), coalesce(g.key, ''), coalesce(g.mark, 0), coalesce(g.needs, 0), coalesce(g.n, 0), coalesce(g.age, 0)
 FROM (SELECT 1 AS one) AS o LEFT JOIN (

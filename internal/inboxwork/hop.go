@@ -3,6 +3,7 @@ package inboxwork
 import (
 	"context"
 	"database/sql"
+	"strings"
 
 	"github.com/postrider/postrider/inbox"
 	"github.com/postrider/postrider/internal/inboxsql"
@@ -13,7 +14,7 @@ import (
 // Here each step is a statement with values: a look takes as many round trips as there
 // are keys. Each index is named: without statistics MySQL chooses another one.
 type hopStatements struct {
-	next          inboxsql.Statement // the key behind another, with its mark and what it needs least
+	first, next   inboxsql.Statement // the first key, and the key behind another, with its mark and what it needs least
 	dueAt, dueRow inboxsql.Statement // the message with the lowest need that is due, and what to do first
 	gap           inboxsql.Statement
 	headAt, head  inboxsql.Statement
@@ -21,7 +22,7 @@ type hopStatements struct {
 
 func newHopStatements(l *inboxsql.Language) hopStatements {
 	return hopStatements{
-		next: l.Statement(nextHopSQL), dueAt: l.Statement(dueAtSQL), dueRow: l.Statement(dueRowSQL), gap: l.Statement(gapOfSQL),
+		first: l.Statement(strings.Replace(nextHopSQL, "n.key > $3", "n.key >= $3", 1)), next: l.Statement(nextHopSQL), dueAt: l.Statement(dueAtSQL), dueRow: l.Statement(dueRowSQL), gap: l.Statement(gapOfSQL),
 		headAt: l.Statement(headAtSQL), head: l.Statement(headRowSQL),
 	}
 }
@@ -56,15 +57,20 @@ type hop struct {
 	needs, mark int64 // the least that a message of it needs, and how far it has come
 }
 
-// hops calls each for the keys behind topic and key, until it returns true.
-func (in *Inbox) hops(ctx context.Context, db inbox.Conn, topic, key string, each func(h *hop) (done bool, err error)) error {
-	for {
+// hops calls each for the keys behind the one given (nil: all), until it returns true.
+func (in *Inbox) hops(ctx context.Context, db inbox.Conn, behind *Key, each func(h *hop) (done bool, err error)) error {
+	topic, key, _ := from(behind)
+	step := in.sql.guard.hop.next
+	if behind == nil {
+		step = in.sql.guard.hop.first
+	}
+	for ; ; step = in.sql.guard.hop.next {
 		var (
 			t, k  sql.NullString
 			needs sql.NullInt64
 			h     hop
 		)
-		if err := inboxsql.QueryRow(ctx, db, in.sql.guard.hop.next, in.who.Consumer, topic, key).Scan(&t, &k, &needs, &h.mark); err != nil || !t.Valid {
+		if err := inboxsql.QueryRow(ctx, db, step, in.who.Consumer, topic, key).Scan(&t, &k, &needs, &h.mark); err != nil || !t.Valid {
 			return err
 		}
 		h.topic, h.key, h.needs = t.String, k.String, needs.Int64
@@ -76,9 +82,9 @@ func (in *Inbox) hops(ctx context.Context, db inbox.Conn, topic, key string, eac
 }
 
 // hopToDue is the statement due.
-func (in *Inbox) hopToDue(ctx context.Context, db inbox.Conn, topic, key, owner string, patience int64) (s Stashed, err error) {
+func (in *Inbox) hopToDue(ctx context.Context, db inbox.Conn, behind *Key, owner string, patience int64) (s Stashed, err error) {
 	at := &in.sql.guard.hop
-	err = in.hops(ctx, db, topic, key, func(h *hop) (bool, error) {
+	err = in.hops(ctx, db, behind, func(h *hop) (bool, error) {
 		if h.needs > h.mark {
 			return false, nil
 		}
@@ -95,8 +101,8 @@ func (in *Inbox) hopToDue(ctx context.Context, db inbox.Conn, topic, key, owner 
 }
 
 // hopToGap is the statement gap.
-func (in *Inbox) hopToGap(ctx context.Context, db inbox.Conn, topic, key string, g *inbox.Gap, age *int64) error {
-	return in.hops(ctx, db, topic, key, func(h *hop) (bool, error) {
+func (in *Inbox) hopToGap(ctx context.Context, db inbox.Conn, behind *Key, g *inbox.Gap, age *int64) error {
+	return in.hops(ctx, db, behind, func(h *hop) (bool, error) {
 		if h.needs <= h.mark {
 			return false, nil
 		}

@@ -15,9 +15,10 @@ func (s *statements) onMySQL(l *inboxsql.Language) {
 	s.fail = written{l.Statement(mysqlFail), l.Statement(mysqlFailed)}
 	s.bury, s.tried, s.processed = l.Statement(mysqlBury), l.Statement(mysqlTried), l.Statement(mysqlProcessed)
 	s.held, s.touched, s.claimedAt = l.Statement(mysqlHeld), l.Statement(mysqlTouched), l.Statement(mysqlClaimedAt)
+	s.markBatch, s.batches = l.Statement(mysqlMarkBatch), l.Statement(mysqlBatches)
 	g := &s.guard
 	g.lock = written{l.Statement(mysqlTouchMark), l.Statement(mysqlLockMark)}
-	g.settled = l.Statement(mysqlSettled)
+	g.tryLock, g.settled = l.Statement(mysqlTryMark), l.Statement(mysqlSettled)
 	g.list, g.put = l.Statement(mysqlListMarks), l.Statement(mysqlPutStash)
 	g.head, g.due, g.gap = inboxsql.Statement{}, inboxsql.Statement{}, inboxsql.Statement{}
 	g.hop = newHopStatements(l)
@@ -27,13 +28,13 @@ const (
 	// MySQL assigns from left to right: what is asked of the old row comes before what
 	// replaces it.
 	mysqlBegin = `INSERT INTO {attempt}
-(consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, $8, {now}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, next_at, updated_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, $8, {now}, {now}, $10)
 ON DUPLICATE KEY UPDATE
 attempts = attempts + CASE WHEN ` + mysqlRuns + ` AND coalesce(begun_by, '') <> VALUES(begun_by) THEN 1 ELSE 0 END,
 alone = CASE WHEN ` + mysqlRuns + ` THEN VALUES(alone) ELSE alone END,
 begun_by = CASE WHEN ` + mysqlRuns + ` THEN VALUES(begun_by) ELSE begun_by END,
-updated_at = {now}`
+updated_at = {now}, version = VALUES(version)`
 
 	mysqlRuns = `state = 'retry' AND next_at <= {now} AND (coalesce(begun_by, '') IN ('', VALUES(begun_by)) OR CAST($9 AS integer) = 1)`
 
@@ -41,21 +42,22 @@ updated_at = {now}`
 FROM {attempt} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`
 
 	mysqlFail = `INSERT INTO {attempt}
-(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now}, $10)
 ON DUPLICATE KEY UPDATE
-attempts = attempts + $9, begun_by = NULL, last_error = VALUES(last_error), next_at = VALUES(next_at), updated_at = {now}`
+attempts = attempts + $9, begun_by = NULL, last_error = VALUES(last_error), next_at = VALUES(next_at), updated_at = {now}, version = VALUES(version)`
 
 	mysqlFailed = `SELECT attempts, state FROM {attempt} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`
 
 	mysqlBury = `INSERT INTO {attempt}
 (consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at,
-payload, content_type, headers, version, schema_version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11, $12, $13)
+payload, content_type, headers, version, schema_version, created_at, raw_key, undecodable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11, $12, $13, $14, $15, $16)
 ON DUPLICATE KEY UPDATE
 state = 'dead', attempts = VALUES(attempts), begun_by = NULL, last_error = VALUES(last_error), updated_at = {now},
 payload = VALUES(payload), content_type = VALUES(content_type), headers = VALUES(headers),
-version = VALUES(version), schema_version = VALUES(schema_version)`
+version = VALUES(version), schema_version = VALUES(schema_version),
+created_at = VALUES(created_at), raw_key = VALUES(raw_key), undecodable = VALUES(undecodable)`
 
 	// A few ids lead to as many rows: as a condition they are compared with every claim.
 	mysqlTried = `SELECT count(*) FROM {ids} STRAIGHT_JOIN {attempt} AS a ON a.consumer = $1 AND a.message_id = CAST(e.value AS BINARY)`
@@ -68,6 +70,8 @@ WHERE NOT EXISTS (SELECT 1 FROM {attempt} AS a WHERE a.consumer = i.consumer AND
 ON DUPLICATE KEY UPDATE updated_at = VALUES(updated_at)`
 
 	mysqlLockMark = `SELECT version FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE`
+
+	mysqlTryMark = `SELECT coalesce(max(version), -1) FROM {mark} WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE NOWAIT`
 
 	// MySQL finds no place in an index by a comparison of rows.
 	mysqlListMarks = `SELECT topic, key, version, updated_at FROM {mark} WHERE consumer = $1

@@ -14,6 +14,9 @@ type statements struct {
 	tried, processed, became    inboxsql.Statement
 	act, acts, look, unfinished inboxsql.Statement
 	held, touched, claimedAt    inboxsql.Statement // on MySQL only, see mysql.go
+	markBatch, batches          inboxsql.Statement
+	forgetBatches               inboxsql.Statement
+	forgetOldBatches            inboxsql.Statement
 	guard                       guardStatements
 }
 
@@ -23,6 +26,11 @@ func newStatements(l *inboxsql.Language) statements {
 		unbegin: l.Statement(unbeginSQL), bury: l.Statement(burySQL), forget: l.Statement(forgetSQL),
 		tried: l.Statement(triedSQL), processed: l.Statement(processedSQL), became: l.Statement(inboxsql.Became),
 		act: l.Statement(actSQL), acts: l.Statement(actsSQL), look: l.Statement(lookSQL), unfinished: l.Statement(unfinishedSQL), guard: newGuardStatements(l),
+		markBatch: l.Statement(markBatchSQL), batches: l.Statement(batchesSQL),
+		forgetBatches: l.Statement(forgetBatchesSQL), forgetOldBatches: l.Statement(forgetOldBatchesSQL),
+	}
+	if l.WriteInQuery {
+		s.markBatch = l.Statement(postgresMarkBatch)
 	}
 	if l.MySQL {
 		s.onMySQL(l)
@@ -69,13 +77,13 @@ AND NOT EXISTS (SELECT 1 FROM {attempt} AS a WHERE a.consumer = i.consumer AND a
 	// Nothing changes when the message is dead, not yet due or begun by another
 	// owner ($7), unless that one is to be taken over ($9 = 1).
 	beginSQL = `INSERT INTO {attempt} AS a
-(consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, $8, {now}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, begun_by, alone, next_at, updated_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, $8, {now}, {now}, $10)
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 attempts = a.attempts + CASE WHEN ` + runsSQL + ` AND coalesce(a.begun_by, '') <> excluded.begun_by THEN 1 ELSE 0 END,
 begun_by = CASE WHEN ` + runsSQL + ` THEN excluded.begun_by ELSE a.begun_by END,
 alone = CASE WHEN ` + runsSQL + ` THEN excluded.alone ELSE a.alone END,
-updated_at = {now}
+updated_at = {now}, version = excluded.version
 RETURNING attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, '')`
 
 	runsSQL = `a.state = 'retry' AND a.next_at <= {now} AND (coalesce(a.begun_by, '') IN ('', excluded.begun_by) OR CAST($9 AS integer) = 1)`
@@ -85,20 +93,21 @@ WHERE consumer = $1 AND message_id = $2 AND begun_by = $3 AND state = 'retry' AN
 
 	// $9 is 1 when no attempt was counted before the handler ran.
 	failSQL = `INSERT INTO {attempt} AS a
-(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now})
+(consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, 1, 'retry', $7, {plus}$8{plusend}, {now}, $10)
 ON CONFLICT (consumer, message_id) DO UPDATE SET
-attempts = a.attempts + $9, begun_by = NULL, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}
+attempts = a.attempts + $9, begun_by = NULL, last_error = excluded.last_error, next_at = excluded.next_at, updated_at = {now}, version = excluded.version
 RETURNING attempts, state`
 
 	burySQL = `INSERT INTO {attempt} AS a
 (consumer, message_id, topic, key, type, origin, attempts, state, last_error, next_at, updated_at,
-payload, content_type, headers, version, schema_version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11{json}, $12, $13)
+payload, content_type, headers, version, schema_version, created_at, raw_key, undecodable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'dead', $8, {now}, {now}, $9, $10, $11{json}, $12, $13, {fromMicros}$14{fromMicrosEnd}, $15, $16)
 ON CONFLICT (consumer, message_id) DO UPDATE SET
 state = 'dead', attempts = excluded.attempts, begun_by = NULL, last_error = excluded.last_error, updated_at = {now},
 payload = excluded.payload, content_type = excluded.content_type, headers = excluded.headers,
-version = excluded.version, schema_version = excluded.schema_version`
+version = excluded.version, schema_version = excluded.schema_version,
+created_at = excluded.created_at, raw_key = excluded.raw_key, undecodable = excluded.undecodable`
 
 	forgetSQL = `DELETE FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'retry'`
 )

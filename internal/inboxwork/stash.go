@@ -16,6 +16,9 @@ import (
 type Stashed struct {
 	Message postrider.Message
 	Origin  string // where it stood: "orders/3@1041"
+	// Undecodable is why it is no message but a record that could not be decoded, a dead
+	// letter that was revived; "" for all others.
+	Undecodable string
 
 	needs int64
 }
@@ -26,12 +29,8 @@ func (in *Inbox) putStash(ctx context.Context, tx inbox.Conn, m *postrider.Messa
 	if err != nil {
 		return in.wrap("encode the headers of", m.ID, err)
 	}
-	var created any
-	if !m.Time.IsZero() {
-		created = m.Time.UnixMicro()
-	}
 	args := append(in.names(m, origin), needs, m.Version, int64(m.SchemaVersion), append([]byte{}, m.Payload...),
-		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created)
+		inboxsql.Clean(m.ContentType, postrider.MaxContentTypeLen), string(headers), created(m))
 	if _, err := in.sql.guard.put.Exec(ctx, tx, args...); err != nil {
 		return in.wrap("stash", m.ID, err)
 	}
@@ -53,23 +52,32 @@ func scanStashed(row inbox.Row) (Stashed, error) {
 		m       = &s.Message
 		headers string
 		created int64
+		raw     []byte
 	)
 	err := row.Scan(&m.ID, &m.Topic, &m.Key, &m.Type, &s.Origin, &s.needs, &m.Version, &m.SchemaVersion,
-		&m.Payload, &m.ContentType, &headers, &created)
+		&m.Payload, &m.ContentType, &headers, &created, &raw, &s.Undecodable)
 	if err != nil || m.ID == "" {
 		return s, err
 	}
 	if created != 0 {
 		m.Time = time.UnixMicro(created).UTC()
 	}
+	if raw != nil {
+		m.Key = string(raw)
+	}
 	return s, json.Unmarshal([]byte(headers), &m.Headers)
 }
+
+// ErrEnough is what the function of [Inbox.Unstash] returns, without an effect, to leave a
+// message and all behind it for another transaction.
+var ErrEnough = errors.New("enough for one transaction")
 
 // Unstash runs fn, inside tx, for the messages of a key whose turn has come
 // since they were put into the stash, in their order and at most limit of them;
 // then it moves the key's mark to the last one and removes them. It returns how
 // many there were, and how many others were removed because they had become
-// stale. After an error, which may be fn's, roll tx back: then all of them stay.
+// stale. After [ErrEnough] of fn it ends as after the last one. After another error, which
+// may be fn's, roll tx back: then all of them stay.
 func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, limit int, fn func(Stashed) error) (applied, stale int, err error) {
 	if in.who.Err != nil {
 		return 0, 0, in.who.Err
@@ -88,7 +96,7 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 		if err != nil {
 			return 0, 0, inbox.Classify(fmt.Errorf("inbox %q: read the stash: %w", in.who.Consumer, err))
 		}
-		if s.Message.ID == "" {
+		if s.Message.ID == "" || s.Undecodable != "" { // the latter dies again, by itself
 			break
 		}
 		if needs, err := needed(&s.Message); err != nil {
@@ -99,7 +107,9 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 			}
 			continue
 		}
-		if err := fn(s); err != nil {
+		if err := fn(s); errors.Is(err, ErrEnough) {
+			break
+		} else if err != nil {
 			return 0, 0, err
 		}
 		if now, err := in.touched(ctx, tx, topic, key); err != nil {
@@ -134,19 +144,31 @@ func (in *Inbox) Unstash(ctx context.Context, tx inbox.Conn, topic, key string, 
 	return applied, int(removed) - applied, err
 }
 
-// DueStashed returns, of the first key behind the topic and key given, the
+// Key is a key of a topic. Both may be empty: a message of a foreign writer.
+type Key struct{ Topic, Key string }
+
+// from is behind, or for nil the first key of all, and the need above which its rows are behind it.
+func from(behind *Key) (topic, key string, needs int64) {
+	if behind == nil {
+		return "", "", -1
+	}
+	return name(behind.Topic, postrider.MaxTopicLen), name(behind.Key, postrider.MaxKeyLen), maxVersion
+}
+
+// DueStashed returns, of the first key behind the one given (nil: of all), the
 // stashed message whose turn has come; nil when no key has one. It leaves out
 // messages whose next attempt is not due, and for the time patience those that
 // another owner (see [Try]) has begun.
-func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, afterTopic, afterKey string) (_ *Stashed, err error) {
+func (in *Inbox) DueStashed(ctx context.Context, db inbox.Conn, owner string, patience time.Duration, behind *Key) (_ *Stashed, err error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
 	var s Stashed
 	if due := in.sql.guard.due; due.None() {
-		s, err = in.hopToDue(ctx, db, afterTopic, afterKey, owner, -patience.Microseconds())
+		s, err = in.hopToDue(ctx, db, behind, owner, -patience.Microseconds())
 	} else {
-		s, err = scanStashed(inboxsql.QueryRow(ctx, db, due, in.who.Consumer, afterTopic, afterKey, owner, -patience.Microseconds()))
+		topic, key, needs := from(behind)
+		s, err = scanStashed(inboxsql.QueryRow(ctx, db, due, in.who.Consumer, topic, key, owner, -patience.Microseconds(), needs))
 	}
 	if err != nil {
 		return nil, inbox.Classify(fmt.Errorf("inbox %q: look for stashed messages that are due: %w", in.who.Consumer, err))
@@ -164,7 +186,7 @@ func (in *Inbox) HoldStashed(ctx context.Context, tx inbox.Conn, s Stashed) (the
 	if in.who.Err != nil {
 		return false, in.who.Err
 	}
-	if _, err := in.lockMark(ctx, tx, s.Message.Topic, s.Message.Key); err != nil {
+	if _, err := in.lockMark(ctx, tx, in.topic(&s.Message), in.key(&s.Message)); err != nil {
 		return false, err
 	}
 	n := 0
@@ -186,7 +208,7 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, orde
 		if needs, err = in.placeOf(m, order); err != nil {
 			return 0, err
 		}
-		if mark, err = in.lockMark(ctx, tx, m.Topic, m.Key); err != nil {
+		if mark, err = in.lockMark(ctx, tx, in.topic(m), in.key(m)); err != nil {
 			return 0, err
 		}
 	}
@@ -202,7 +224,7 @@ func (in *Inbox) TakeStashed(ctx context.Context, tx inbox.Conn, s Stashed, orde
 	case mark < needs:
 		return Early, in.putStash(ctx, tx, m, needs, s.Origin)
 	}
-	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, m.Topic, m.Key, m.Version); err != nil {
+	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, in.topic(m), in.key(m), m.Version); err != nil {
 		return 0, in.wrap("move the mark for", m.ID, err)
 	}
 	return Apply, in.became(ctx, tx, m.ID, inbox.Applied)
@@ -241,11 +263,11 @@ func (in *Inbox) BuryStashed(ctx context.Context, tx inbox.Conn, s Stashed, atte
 	if err != nil || !there {
 		return false, err
 	}
-	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause)
+	return true, in.writeDead(ctx, tx, &s.Message, s.Origin, attempts, cause, s.Undecodable)
 }
 
-// NextGap returns the gap of the first key behind the topic and key given, or nil.
-func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKey string) (*inbox.Gap, error) {
+// NextGap returns the gap of the first key behind the one given (nil: of all), or nil.
+func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, behind *Key) (*inbox.Gap, error) {
 	if in.who.Err != nil {
 		return nil, in.who.Err
 	}
@@ -255,9 +277,10 @@ func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKe
 	)
 	var err error
 	if in.sql.guard.gap.None() {
-		err = in.hopToGap(ctx, db, afterTopic, afterKey, &g, &age)
+		err = in.hopToGap(ctx, db, behind, &g, &age)
 	} else {
-		row := inboxsql.QueryRow(ctx, db, in.sql.guard.gap, in.who.Consumer, afterTopic, afterKey, inbox.GapLimit)
+		topic, key, needs := from(behind)
+		row := inboxsql.QueryRow(ctx, db, in.sql.guard.gap, in.who.Consumer, topic, key, inbox.GapLimit, needs)
 		err = row.Scan(&g.Topic, &g.Key, &g.Mark, &g.Needs, &g.Stashed, &age)
 	}
 	if err != nil {
@@ -272,14 +295,38 @@ func (in *Inbox) NextGap(ctx context.Context, db inbox.Conn, afterTopic, afterKe
 
 // SkipGap gives up the versions that are missing in g: they count as applied
 // from now on. It reports false, and changes nothing, when the gap is another
-// one by now.
+// one by now, while another transaction works on the key (except on SQLite), and while a
+// message in the gap is tried again or is a dead letter: it is not missing.
 func (in *Inbox) SkipGap(ctx context.Context, tx inbox.Conn, g inbox.Gap) (bool, error) {
-	mark, err := in.lockMark(ctx, tx, g.Topic, g.Key)
+	mark, err := in.tryMark(ctx, tx, g.Topic, g.Key)
 	if err != nil || mark != g.Mark || g.Needs <= mark {
 		return false, err
 	}
-	if _, err := in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, g.Topic, g.Key, g.Needs); err != nil {
-		return false, inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
+	open := 0
+	if err := inboxsql.QueryRow(ctx, tx, in.sql.guard.open, in.who.Consumer, g.Topic, g.Key, mark, g.Needs).Scan(&open); err != nil || open > 0 {
+		return false, in.skipping(err)
 	}
-	return true, nil
+	_, err = in.sql.guard.set.Exec(ctx, tx, in.who.Consumer, g.Topic, g.Key, g.Needs)
+	return err == nil, in.skipping(err)
+}
+
+func (in *Inbox) skipping(err error) error {
+	if err == nil {
+		return nil
+	}
+	return inbox.Classify(fmt.Errorf("inbox %q: skip a gap: %w", in.who.Consumer, err))
+}
+
+// tryMark locks the mark of a key without waiting, and returns -1 when another
+// transaction holds it. To wait for a handler would end at the moment when it has failed
+// and its failure is not recorded yet.
+func (in *Inbox) tryMark(ctx context.Context, tx inbox.Conn, topic, key string) (mark int64, err error) {
+	if in.sql.guard.tryLock.None() {
+		return in.lockMark(ctx, tx, topic, key)
+	}
+	err = inboxsql.QueryRow(ctx, tx, in.sql.guard.tryLock, in.who.Consumer, topic, key).Scan(&mark)
+	if inboxsql.MySQLBusy(err) {
+		return -1, nil
+	}
+	return mark, in.skipping(err)
 }

@@ -58,7 +58,7 @@ func Tables(ctx context.Context, db inbox.Conn, d dialect.Dialect, schema string
 		return nil, nil, err
 	}
 	t := &inboxsql.For(d, schema).Tables
-	for _, name := range []string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Journal} {
+	for _, name := range []string{t.Inbox, t.Attempt, t.Mark, t.Stash, t.Batch, t.Journal} {
 		if size, ok := sizes[inboxsql.Bare(name)]; ok {
 			there = append(there, Table{Name: name, Bytes: size})
 		} else {

@@ -57,7 +57,7 @@ func everyInbox(t *testing.T, fn func(t *testing.T, db *sql.DB, in *inboxwork.In
 	everyVersion(t, func(t *testing.T, url string) {
 		for _, driver := range []string{"pgx", "postgres"} {
 			db := openSQL(t, driver, url)
-			if _, err := db.Exec("DROP TABLE IF EXISTS effect, postrider.inbox, postrider.inbox_attempt, postrider.inbox_mark, postrider.inbox_stash, postrider.inbox_journal, postrider.inbox_schema"); err != nil {
+			if _, err := db.Exec("DROP TABLE IF EXISTS effect, postrider.inbox, postrider.inbox_attempt, postrider.inbox_mark, postrider.inbox_stash, postrider.inbox_batch, postrider.inbox_journal, postrider.inbox_schema"); err != nil {
 				t.Fatal(err)
 			}
 			t.Run(driver, func(t *testing.T) { fn(t, db, inboxDB(t, db, dialect.Postgres)) })

@@ -174,7 +174,7 @@ func sqliteEnv(t *testing.T) *inboxtest.Env {
 	db, _ := sqlite(t)
 	e := sqlEnv(t, db, dialect.SQLite, "", "", "integer")
 	const writers = "one writer at a time: the second transaction waits to begin"
-	e.Without = map[string]string{"claim/waits": writers, "order/one-at-a-time": writers, "result/busy": writers, "crash/lost-answer": "no network between"}
+	e.Without = map[string]string{"claim/waits": writers, "order/one-at-a-time": writers, "result/busy": writers, "gap/in-hand": writers, "crash/lost-answer": "no network between"}
 	e.Touched = func(ctx context.Context, fn func(tx inbox.Conn) error) (int64, error) {
 		return touchedSQLite(ctx, e, fn)
 	}

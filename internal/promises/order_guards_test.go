@@ -204,7 +204,7 @@ func TestContiguousStopsBehindTheDead(t *testing.T) {
 		}
 		three := versioned(0, 3).ID
 		inTx(t, db, func(tx inbox.Conn) error {
-			g, err := in.NextGap(t.Context(), tx, "", "")
+			g, err := in.NextGap(t.Context(), tx, nil)
 			if err != nil || g == nil || g.Key != "k0" || g.Mark != 2 || g.Needs != 3 || g.Stashed != 2 {
 				t.Errorf("gap %+v, %v", g, err)
 			}
