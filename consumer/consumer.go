@@ -66,7 +66,7 @@ type Options struct {
 	// again, each in a transaction of its own. A message that was tried before is
 	// never in a batch. If the source does not count deliveries, a transaction before that
 	// of the batch records its messages: if one of them crashes the process, they are not
-	// in a batch when they come again.
+	// in a batch when they are delivered again.
 	// More than 1 raises Prefetch to twice Concurrency batches.
 	Batch int
 	// HandlerTimeout ends the context of a handler, or of a batch of them: 30 s.

@@ -50,7 +50,7 @@ func (c *Consumer[Tx]) readMarks(ctx context.Context) bool {
 }
 
 // mark records a batch of unknown attempts. A message in it that ends the process is counted
-// when it comes again. It costs the batch one commit, and its messages none.
+// when it is delivered again. It costs the batch one commit, and its messages none.
 func (c *Consumer[Tx]) mark(ctx context.Context, b *batch[Tx]) (unmark func(), err error) {
 	if !b.unknown || len(b.tasks) == 0 {
 		return func() {}, nil
@@ -75,7 +75,7 @@ func (c *Consumer[Tx]) mark(ctx context.Context, b *batch[Tx]) (unmark func(), e
 }
 
 // endMarks forgets the batches of this process, which ends, and very old ones of others. It is
-// best effort: what stays makes its messages run singly, if they come again.
+// best effort: what stays makes its messages run singly, if they are delivered again.
 func (c *Consumer[Tx]) endMarks(ctx context.Context) {
 	if !c.marks.used {
 		return

@@ -84,7 +84,7 @@ const (
 	version BIGINT,
 	schema_version INT,
 	created_at BIGINT, -- the message's time
-	raw_key LONGBLOB, -- if it is no text, or too long: key has a digest
+	raw_key LONGBLOB, -- the key itself where key has a digest
 	undecodable TEXT {text}, -- why the record has no message
 	PRIMARY KEY (consumer, message_id)
 ) ENGINE = InnoDB`

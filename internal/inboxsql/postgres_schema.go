@@ -76,7 +76,7 @@ END $do$`
 		version bigint,
 		schema_version integer,
 		created_at timestamptz, -- the message's time
-		raw_key bytea, -- if it is no text: key has a digest
+		raw_key bytea, -- the key itself where key has a digest
 		undecodable text, -- why the record has no message
 		PRIMARY KEY (consumer, message_id)
 	);

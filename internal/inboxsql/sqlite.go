@@ -95,7 +95,7 @@ const (
 	version INTEGER,
 	schema_version INTEGER,
 	created_at INTEGER, -- the message's time
-	raw_key BLOB, -- if it is no text: key has a digest
+	raw_key BLOB, -- the key itself where key has a digest
 	undecodable TEXT, -- why the record has no message
 	PRIMARY KEY (consumer, message_id)
 )`
