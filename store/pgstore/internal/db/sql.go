@@ -38,7 +38,7 @@ const (
 // NoRowSecurity precedes every statement of the office: hidden rows would be an unseen lag,
 // dead letter or act. It also bounds waits and idle transactions, so that a command neither
 // waits for ever nor holds up others when its terminal freezes.
-const NoRowSecurity = `SELECT set_config('row_security', 'off', true), set_config('lock_timeout', '5s', true),
+const NoRowSecurity = `SELECT set_config('row_security', 'off', true), set_config('jit', 'off', true), set_config('lock_timeout', '5s', true),
  set_config('statement_timeout', '60s', true), set_config('idle_in_transaction_session_timeout', '60s', true)`
 
 // Applied is the newest migration and the oldest compatible version. It reads the row as

@@ -148,6 +148,9 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	if !a.same || a.req.Reopen || !a.opened { // earlier rows are not counted
 		a.pos, a.running, a.opened = a.top, "{}", false
 	}
+	if a.pos == 0 && a.floor == 0 && a.running == "{}" { // nothing was counted: all transactions are to come
+		a.running = "{[3," + toCome
+	}
 	return recent, nil
 }
 
