@@ -27,17 +27,18 @@ const (
 
 // pace is what the reads of the log have shown so far.
 type pace struct {
-	least  int     // rows of a span: spanRows
-	pause  int     // of spans, in reads: spanRest
-	behind bool    // the last read left rows in most of its lanes
-	apart  bool    // the last span left out the lanes that stand elsewhere: now they are read
-	rest   int     // reads with pages before the next span
-	spans  int     // so far
-	share  float64 // part of the last span's numbers that had rows of its lanes
+	least  int                 // rows of a span: spanRows
+	pause  int                 // of spans, in reads: spanRest
+	behind bool                // the last read left rows in most of its lanes
+	apart  map[store.Lane]bool // lanes that stand elsewhere, left out by a span and not read since
+	rest   int                 // reads with pages before the next span
+	spans  int                 // so far
+	share  float64             // part of the last span's numbers that had rows of its lanes
 }
 
-// inStep returns the lanes to read now, with a span if most of them stand close together.
-// Spans then alternate with pages of the others.
+// inStep returns the lanes to read now, with a span if most of them stand close together. A
+// lane that stands elsewhere is left out by one span at most: then the read is of such lanes.
+// Reads of different lanes take turns, so each lane's own turn is noted.
 func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
@@ -65,8 +66,20 @@ func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 		return lanes
 	}
 	in := log[first : first+n]
-	if p.apart = n < len(log) && !p.apart; n == len(log) || p.apart {
+	others := slices.Concat(log[:first], log[first+n:])
+	if !slices.ContainsFunc(others, func(l *laneRead) bool { return p.apart[l.req.Lane] }) {
 		r.span = span{low: in[0].cur.pos, high: in[0].cur.pos + width}
+	}
+	if p.apart == nil {
+		p.apart = make(map[store.Lane]bool)
+	}
+	for _, l := range log {
+		delete(p.apart, l.req.Lane)
+	}
+	if r.span != (span{}) {
+		for _, l := range others {
+			p.apart[l.req.Lane] = true
+		}
 	}
 	kept := lanes[:0]
 	for _, l := range lanes {
@@ -151,7 +164,7 @@ func (r *reader) spanRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	used, total, last, end := 0, 0, sizes{}, r.span.high >= r.floor
 	whole := found < spanLimit(lanes) // else any lane may lack any row
-	left := 0
+	left, lost := 0, false            // a record that has no room at all needs the rules of a page
 	for _, l := range lanes {
 		p := &l.page
 		sort.Sort(p)
@@ -163,6 +176,7 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 			}
 			keep, bytes, total = keep+1, bytes+size, total+size
 		}
+		lost = lost || l.lost > 0
 		if p.cut = !whole || l.lost > 0 || keep < len(p.meta); p.cut {
 			left++
 		}
@@ -176,14 +190,14 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	}
 	r.store.sawRows(used, total, last)
 	if r.within > 0 {
-		r.store.sawFull(total > r.within/2)
+		r.store.sawFull(lost || total > r.within/2)
 	}
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
 	p := &r.store.pace
 	p.spans++
 	p.behind = !end || left > len(lanes)/2
-	if !whole || used < (found-old)*3/4 {
+	if !whole || lost || used < (found-old)*3/4 {
 		p.rest = p.pause
 	}
 	if !end {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/postrider/postrider/store"
 )
 
 // scatter writes short transactions over many keys, so that lanes fill evenly: numbers are
@@ -80,5 +82,48 @@ func TestSpansUnderConcurrentWriters(t *testing.T) {
 			t.Errorf("%d reads used a span", n)
 		}
 		t.Logf("%d spans beside writers, %d in all", beside, o.store.Spans())
+	})
+}
+
+// TestSpansLeaveNoLaneBehind: a lane that stands elsewhere is read in its turn, also where reads
+// of other lanes come between.
+//
+// Promises: S
+func TestSpansLeaveNoLaneBehind(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 32)
+		o := d.owner("a")
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, 40000) g`)
+		reads := o.reads()
+		for i := range reads {
+			reads[i].MaxRecords = 20
+		}
+		read := func(some []store.LaneRead) (apart int) {
+			o.store.PreferSpan()
+			batches, err := o.store.Read(t.Context(), some)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range batches {
+				readOf(some, b.Lane).After = b.Position
+				if b.Lane == reads[0].Lane {
+					apart += len(b.Messages)
+				}
+			}
+			return apart
+		}
+		one, two := reads[:len(reads)/2], reads[len(reads)/2:]
+		for range 20 { // all but the first lane move away
+			read(one[1:])
+			read(two)
+		}
+		before, found := o.store.Spans(), 0
+		for range 4 {
+			found += read(one)
+			read(two)
+		}
+		if o.store.Spans() == before || found == 0 {
+			t.Errorf("%d spans; %d messages of the lane that stands elsewhere", o.store.Spans()-before, found)
+		}
 	})
 }

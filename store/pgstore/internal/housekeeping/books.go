@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,14 +21,11 @@ const (
 	auditTimeout = 10 * time.Minute
 	// pendingLimit is the number of pending rows that an audit counts per lane. Above it the
 	// lane is behind, and its book is closed again when the lane has caught up.
-	pendingLimit = 2_000
+	pendingLimit = 20_000
 	// explainLanes is the number of lanes for which an audit names candidates. Candidates are
 	// expensive, and if more lanes differ the cause is not one message.
 	explainLanes = 8
 )
-
-// toCome ends the set of transactions that an audit has noted: those that begin after it.
-const toCome = "9223372036854775807)}"
 
 // booksLock begins the name of the advisory lock of an audit.
 const booksLock = "postrider books "
@@ -148,8 +144,8 @@ func (a *auditing) begin(ctx context.Context) (recent bool, err error) {
 	if !a.same || a.req.Reopen || !a.opened { // earlier rows are not counted
 		a.pos, a.running, a.opened = a.top, "{}", false
 	}
-	if a.pos == 0 && a.floor == 0 && a.running == "{}" { // nothing was counted: all transactions are to come
-		a.running = "{[3," + toCome
+	if a.pos == 0 && a.floor == 0 && a.running == "{}" { // nothing was counted: every transaction is new
+		a.running = "{[3,4)}"
 	}
 	return recent, nil
 }
@@ -162,8 +158,7 @@ func (a *auditing) read(ctx context.Context) error {
 	}
 	a.suspect()
 	a.req.Count = a.req.Count && a.opened && !a.req.Full
-	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full, a.req.Count,
-		strings.HasSuffix(a.running, toCome))
+	rows, err := a.tx.Query(ctx, a.store.sql.bookLook, a.pos, a.running, a.floor, a.limit, a.req.Full, a.req.Count, a.running != "{}")
 	if err != nil {
 		return err
 	}
@@ -332,7 +327,9 @@ func (a *auditing) move(ctx context.Context) error {
 	if _, err := a.tx.Exec(ctx, a.store.sql.bookLanes, ids, committed, bases, missing); err != nil {
 		return err
 	}
-	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, a.look.Running.Union(xids.Set{{Lo: a.look.Next, Hi: math.MaxInt64}}).String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count, a.nowRemoved)
+	// With the next transaction the set ends where those that begin now follow, also when none runs.
+	running := a.look.Running.Union(xids.Set{{Lo: a.look.Next, Hi: a.look.Next + 1}})
+	moved, err := a.tx.Exec(ctx, a.store.sql.bookMove, a.top, running.String(), a.epoch, a.nowDeleted, a.strange, a.out.At, a.lookedAt, a.req.Count, a.nowRemoved)
 	if err == nil && moved.RowsAffected() == 0 {
 		err = errLook
 	}

@@ -48,20 +48,22 @@ func (st *retainTexts) bookLookSQL(q func(string) string) {
 	// One snapshot covers all rows of the result. kind 0: the snapshot; 1: a lane with its
 	// uncounted rows; 2: a lane of a pipe. Uncounted rows are of transactions that were running
 	// at the last audit or began since, and are found by these, in the order in which they
-	// lie: lane by lane each of them would visit a block of its own. An audit of an earlier
-	// release noted no transactions to come: then, without $7, new rows are found by number.
+	// lie: lane by lane each of them would visit a block of its own. Without $7, an audit of an
+	// earlier release noted no transaction: new rows are found by number.
 	// OFFSET 0 keeps the planner from turning these index probes into a scan of the table.
 	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted,
   p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL AS plain
  FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe),
+since AS MATERIALIZED (SELECT lower(x)::text::xid8 AS lo, upper(x)::text::xid8 AS hi, true AS late FROM unnest($2::text::int8multirange) AS x
+ UNION ALL SELECT upper($2::text::int8multirange)::text::xid8, '9223372036854775807'::xid8, false WHERE $7::boolean),
 sorted AS MATERIALIZED (SELECT f.pipe, o.lane, count(*) AS n FROM (SELECT DISTINCT pipe, topics, types, keys, wanted FROM cursors WHERE NOT plain) f
- CROSS JOIN unnest($2::text::int8multirange) AS r(xids)
- CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
-  AND ($7::boolean OR o.seq + 0 <= $1::bigint) AND o.seq + 0 > $3::bigint OFFSET 0) o
+ CROSS JOIN since r
+ CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= r.lo AND o.xid < r.hi
+  AND (r.late OR o.seq + 0 > $1::bigint) AND o.seq + 0 > $3::bigint OFFSET 0) o
  WHERE {{schema}}.passes(f.topics, f.types, f.keys, f.wanted, o.topic, o.type, o.key, o.headers) GROUP BY f.pipe, o.lane),
-fresh AS MATERIALIZED (SELECT o.lane, count(*) AS n, max(o.seq) AS top FROM unnest($2::text::int8multirange) AS r(xids)
- CROSS JOIN LATERAL (SELECT o.lane, o.seq FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
-  AND ($7::boolean OR o.seq + 0 <= $1::bigint) AND o.seq + 0 > $3::bigint OFFSET 0) o GROUP BY o.lane),
+fresh AS MATERIALIZED (SELECT o.lane, count(*) AS n, max(o.seq) AS top FROM since r
+ CROSS JOIN LATERAL (SELECT o.lane, o.seq FROM {{schema}}.outbox o WHERE o.xid >= r.lo AND o.xid < r.hi
+  AND (r.late OR o.seq + 0 > $1::bigint) AND o.seq + 0 > $3::bigint OFFSET 0) o GROUP BY o.lane),
 behind AS MATERIALIZED (SELECT u.pipe, o.lane, count(*) AS n
  FROM (SELECT pipe, range_agg(inflight + draining) AS xids, max(pos) AS top FROM cursors WHERE NOT $6::boolean GROUP BY pipe) u
  CROSS JOIN LATERAL unnest(u.xids) AS r(xids)
