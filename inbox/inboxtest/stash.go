@@ -18,7 +18,7 @@ func stashCases() []Case {
 	return []Case{
 		{"stash/whole-message", "what waits in the stash comes back as it was", stashedWhole},
 		{"stash/catch-up", "what has waited is applied in turn, at most so many at once, and what became stale is removed", catchUp},
-		{"stash/enough", "what was enough for one transaction has its effect, and the rest stays for another", catchUpEnough},
+		{"stash/enough", "the messages of a full transaction have their effect, and the rest stays for the next", catchUpEnough},
 		{"stash/fails-whole", "when one of those that waited fails all of them stay", catchUpFails},
 		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
 		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},

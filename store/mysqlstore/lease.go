@@ -316,7 +316,7 @@ func (s *Store) grant(ctx context.Context, q *sql.Conn, req store.LeaseRequest, 
 	return nil
 }
 
-// carryOut carries out what people request in lanes of boot whose views were not read. The lanes are not
+// carryOut carries out people's requests in lanes of boot whose views were not read. The lanes are not
 // granted, so the caller cannot do it, and no other instance can take them. Discarding records there is
 // what makes such a view readable.
 func (s *Store) carryOut(ctx context.Context, q *sql.Conn, boot, identity, here string, unread []store.LaneGrant) error {

@@ -181,7 +181,7 @@ func among(came []arrival, noted holes.Set) []arrival {
 }
 
 // revive makes numbers that were given up holes again, in the lanes that have their rows, and returns an error that matches
-// store.ErrIdentity. What an owner of such a lane has read is void, and its next settlement changes nothing.
+// store.ErrIdentity. The batches of such a lane's owner are void, and its next settlement changes nothing.
 func (s *Store) revive(ctx context.Context, conn *sql.Conn, came []arrival) error {
 	err := db.Again(ctx, func() error {
 		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

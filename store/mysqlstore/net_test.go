@@ -123,6 +123,22 @@ func TestARowThatWasGivenUpIsDelivered(t *testing.T) {
 	})
 }
 
+// hole returns a transaction with number 1, behind which number 2 is committed.
+func hole(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	late, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	return late
+}
+
 // giveUp makes a store give up numbers as a barrier does that is wrong.
 func giveUp(t *testing.T, s *Store, dead holes.Set) {
 	t.Helper()
@@ -139,16 +155,7 @@ func giveUp(t *testing.T, s *Store, dead holes.Set) {
 func TestARowThatTwoInstancesFindIsDeliveredOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, 1)
-		late, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := late.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
+		late := hole(t, db)
 		s := New(db, nil)
 		g := lease(t, s, "a")
 		carry(t, s, "a", &g)
@@ -188,16 +195,7 @@ func TestARowThatTwoInstancesFindIsDeliveredOnce(t *testing.T) {
 func TestARowThatOnlyOneGaveUpIsDeliveredOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, 1)
-		late, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := late.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
+		late := hole(t, db)
 		s, other := New(db, nil), New(db, nil)
 		g := lease(t, s, "a")
 		carry(t, s, "a", &g)

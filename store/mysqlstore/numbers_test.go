@@ -100,7 +100,7 @@ func TestARowInThePlaceOfOneThatWasReadIsNoticed(t *testing.T) {
 	})
 }
 
-// A failover comes while a read is under way. What that read has of the old history is no witness of the new one, which
+// A failover happens during a read. Rows that it read from the old history are no witness of the new one, which
 // has other rows with the same numbers.
 func TestARowOfTheOldHistoryIsNoWitness(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {

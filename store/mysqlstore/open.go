@@ -133,7 +133,7 @@ func config(rawURL string) (*mysql.Config, []string, error) {
 		return nil, nil, fmt.Errorf("mysql: open: %w", err)
 	}
 	// A lock is waited for a second at most: the caller repeats.
-	// What a server may have changed for everybody would hide rows, or the counter of numbers, from the reader.
+	// Global settings of the server must not hide rows, or the counter of numbers, from the reader.
 	cfg.Params = map[string]string{"innodb_lock_wait_timeout": "1", "autocommit": "1", "sql_select_limit": "18446744073709551615", "sql_mode": "'TRADITIONAL'"}
 	return cfg, hosts, nil
 }

@@ -36,7 +36,7 @@ func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
 	}
 	if r.Keys != nil {
 		b.Parked.HasDue, b.Parked.NextDue = due.HasNext, due.Next
-		if b.More { // what was cut off may stand in no queue
+		if b.More { // records that were cut off may be in no queue
 			b.Parked.HasDue, b.Parked.NextDue = true, 0
 		}
 	}

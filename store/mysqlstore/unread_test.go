@@ -13,7 +13,7 @@ import (
 )
 
 // A lane with tens of thousands of waiting records is granted, or its view is not read in time: then
-// what people order there is done all the same, and status names the lane.
+// requests of people are carried out there all the same, and status names the lane.
 //
 // Promises: S, C
 func TestALaneWithoutItsViewIsRepairable(t *testing.T) {

@@ -34,16 +34,7 @@ func TestTheViewKnowsHoles(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, 1)
 		const insert = `INSERT INTO postrider_outbox (topic) VALUES ('t')`
-		late, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := late.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
+		late := hole(t, db)
 		s := New(db, nil)
 		g := lease(t, s, "a")
 		b, err := s.Read(t.Context(), []store.LaneRead{{Lane: 0, MaxRecords: 10}})

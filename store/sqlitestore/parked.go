@@ -118,7 +118,7 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 		meta.State, meta.Last = db.StateOf(state), ends
 		p.add(m, meta)
 	}
-	if b.More && share >= 0 { // what was cut off may stand in no queue
+	if b.More && share >= 0 { // records that were cut off may be in no queue
 		b.Parked.HasDue, b.Parked.NextDue = true, 0
 	}
 	b.More = b.More || more

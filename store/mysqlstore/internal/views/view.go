@@ -77,7 +77,7 @@ func (s *Views) read(ctx context.Context, q db.Querier, word string, lanes []sto
 	}
 	args := []any{s.Pipe, s.Pipe, s.Pipe, s.Pipe}
 	for _, lane := range lanes {
-		*views[lane] = store.ParkedView{} // what a statement that was broken off has left
+		*views[lane] = store.ParkedView{} // the rows of a canceled statement
 		parts = append(parts, fmt.Sprintf("(SELECT %d, %d, '', 0, 0, '', s.place, 0 FROM "+single+" AND s.place IS NOT NULL ORDER BY s.place, s.seq LIMIT 1)", lane, isSingle, lane))
 		args = append(args, s.Pipe)
 	}
