@@ -23,7 +23,7 @@ SELECT g.pipe, g.lane, g.n + 1, g.owner, x.mark,
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::bigint[], $8::bigint[], $9::bigint[],
   $10::bigint[], $11::text[], $12::bigint[], $13::bigint[])
   AS x(lane, n, owner, mark, moves, pos, low, next_xid, running, draining, drain_seq, delivered)
-JOIN {{schema}}.progress g ON g.pipe = $1 AND g.lane = x.lane AND g.n = x.n AND g.owner = x.owner
+CROSS JOIN LATERAL (SELECT * FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n AND g.owner = x.owner OFFSET 0) g
 WHERE $14 = '' OR {{identity}} = $14
 ORDER BY g.lane ON CONFLICT DO NOTHING`)
 	// A page of an order is the head of an index. By its statistics, or without any,
@@ -56,8 +56,8 @@ ON CONFLICT (pipe, lane, seq) DO UPDATE SET state = excluded.state, captures = e
  WHERE k.pipe = $1 AND k.lane = x.lane AND k.seq = x.seq AND ` + db.Won + ` RETURNING k.lane, k.seq)
 INSERT INTO {{schema}}.unparked (pipe, lane, seq, at) SELECT $1, g.lane, g.seq, clock_timestamp() FROM gone g
 ON CONFLICT (pipe, lane, seq) DO UPDATE SET at = excluded.at`)
-	st.verdict = q(`SELECT x.lane, EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
- AND g.owner = x.owner AND g.mark = x.mark), {{identity}}
+	st.verdict = q(`SELECT x.lane, coalesce((SELECT g.owner = x.owner AND g.mark = x.mark FROM {{schema}}.progress g
+  WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1), false), {{identity}}
 FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[]) AS x(lane, n, owner, mark)`)
 	// What is pruned stays for an hour, 32 rows in one, with the first that is kept: from
 	// the one to the other, the row knows when each number was settled. A lease settles

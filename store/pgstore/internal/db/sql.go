@@ -62,9 +62,9 @@ const Highest = `(SELECT max(pos) FROM {{schema}}.lane_cursor),
   CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane ORDER BY o.seq DESC LIMIT 1) m)`
 
 // Won is true for a row x if this transaction has inserted the lane's next progress row:
-// the owner settles, and no other instance did.
-const Won = `EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1
-  AND g.xmin = pg_current_xact_id()::xid)`
+// the owner settles, and no other instance did. It is a probe of the key for every row: as a
+// join, it reads all of progress wherever the planner has no statistics yet.
+const Won = `(SELECT g.xmin FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.lane = x.lane AND g.n = x.n + 1) = pg_current_xact_id()::xid`
 
 // KeepProgress is the number of progress rows that a lane keeps; older ones are pruned.
 const KeepProgress = 64
