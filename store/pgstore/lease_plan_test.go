@@ -65,7 +65,7 @@ func TestALaneCostsOneRow(t *testing.T) {
 			}
 		}
 		o.lease()
-		heartbeat() // makes its plans
+		heartbeat()      // makes its plans
 		for range kept { // of which the first makes the plans
 			settle()
 		}

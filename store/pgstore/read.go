@@ -145,7 +145,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		return nil, s.box.Wrap("read the outbox", err)
 	}
 	if s.early != nil && r.filter == nil {
-		s.early.Read(looks, reads, batches, &r.look)
+		s.early.Read(looks, reads, batches, &r.look, r.span == (span{}))
 	}
 	return append(sent, batches...), nil
 }
@@ -182,7 +182,7 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 			}
 			moved = moved || news
 		}
-		if !moved {
+		if !moved && r.span == (span{}) {
 			r.noteQuiet(lanes)
 		}
 	}

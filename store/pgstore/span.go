@@ -20,7 +20,7 @@ type span struct{ low, high int64 }
 const (
 	spanLanes = 8    // least lanes of a span
 	spanRows  = 1024 // least rows of a span
-	spanRest  = 16   // reads with pages after a span that fetched many rows in vain
+	spanRest  = 16   // reads with pages after a span that fetched many rows in vain, or few at all
 	// spanShare is the least assumed part of a span's numbers that have rows of its lanes.
 	spanShare = 1.0 / 16
 )
@@ -197,11 +197,14 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	p := &r.store.pace
 	p.spans++
 	p.behind = !end || left > len(lanes)/2
-	if !whole || lost || used < (found-old)*3/4 {
+	share := float64(found) / float64(r.span.high-r.span.low)
+	// Few rows may mean a gap of numbers, a hundred thousand million wide after a roll of
+	// partitions: a page passes it at once.
+	if !whole || lost || used < (found-old)*3/4 || !end && share < spanShare {
 		p.rest = p.pause
 	}
-	if !end {
-		p.share = float64(found) / float64(r.span.high-r.span.low)
+	if !end && share >= spanShare {
+		p.share = share
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
+	"github.com/postrider/postrider/store/pgstore"
 )
 
 // scatter writes short transactions over many keys, so that lanes fill evenly: numbers are
@@ -124,6 +127,86 @@ func TestSpansLeaveNoLaneBehind(t *testing.T) {
 		}
 		if o.store.Spans() == before || found == 0 {
 			t.Errorf("%d spans; %d messages of the lane that stands elsewhere", o.store.Spans()-before, found)
+		}
+	})
+}
+
+// TestSpansPassAGapOfNumbers: a roll of partitions leaves a gap of a hundred thousand million
+// numbers, and a backlog that reaches across it is read with a page, not span by span.
+//
+// Promises: S
+func TestSpansPassAGapOfNumbers(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		const before, behind = 8000, 64
+		d := fresh(t, version, 16)
+		o := d.owner("a")
+		o.page = 128 // times 16 lanes is enough for spans by themselves
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, $1::int) g`, before)
+		d.exec(`SELECT setval('box.outbox_seq', 100000000000)`)
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, $1::int) g`, behind)
+		n, reads := 0, 0
+		for ; n < before+behind && reads < 100; reads++ {
+			n += o.step()
+		}
+		if n != before+behind || o.store.Spans() == 0 {
+			t.Errorf("%d of %d messages after %d reads, %d of them spans", n, before+behind, reads, o.store.Spans())
+		}
+	})
+}
+
+// TestASpanIsNotTheWholeTable: the range of a span ends before a row that its snapshot sees, so
+// no later row of that key goes ahead of the table before it.
+//
+// Promises: O
+func TestASpanIsNotTheWholeTable(t *testing.T) {
+	onOwn(t, func(t *testing.T, version string) {
+		pg := testserver.StartPostgres(t, version)
+		d := &db{T: t, pool: newPool(t, pg.URL), schema: "box", lanes: 16}
+		if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 16, Tail: true}); err != nil {
+			t.Fatal(err)
+		}
+		e := d.eager(pgstore.New(d.pool, &pgstore.Options{Schema: d.schema, Wake: pgstore.Reading}))
+		const backlog = `INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, 40) g`
+		put := func(label string) int64 {
+			return d.count(`INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', '` + label + `') RETURNING seq`)
+		}
+		e.some()
+		for range 3 {
+			d.exec(backlog)
+			e.store.PreferSpan()
+			e.read(false) // prepares the statements of a span: the next one waits behind its first
+			d.exec(backlog)
+			e.store.PreferSpan()
+			spans := e.store.Spans()
+			tx := d.begin()
+			d.do(tx, `LOCK TABLE box.outbox IN ACCESS EXCLUSIVE MODE`)
+			var reading sync.WaitGroup
+			reading.Go(func() { e.read(false) })
+			d.awaitLock("outbox")
+			d.do(tx, `SELECT max(n) FROM (SELECT nextval('box.outbox_seq') AS n FROM generate_series(1, 20000)) x`)
+			d.do(tx, `INSERT INTO box.outbox (topic, key, type) VALUES ('t', 'k', 'first')`)
+			d.commit(tx)
+			reading.Wait()
+			if e.store.Spans() == spans {
+				t.Fatal("no span was read")
+			}
+			first := d.count(`SELECT max(seq) FROM box.outbox WHERE type = 'first'`)
+			second := put("second")
+			arrived := func(seq int64) bool {
+				_, ahead := e.ahead[seq]
+				_, table := e.table[seq]
+				return ahead || table
+			}
+			for range 50 {
+				if e.read(true); arrived(second) {
+					break
+				}
+			}
+			if arrived(second) && !arrived(first) {
+				t.Error("the second message of a key went ahead of its first")
+			}
+			e.until("both come", func() bool { e.read(false); return arrived(first) && arrived(second) })
+			e.some()
 		}
 	})
 }

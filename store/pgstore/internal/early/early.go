@@ -126,8 +126,9 @@ func (l *Log) Doubt() {
 // Begin notes that the table is about to be read.
 func (l *Log) Begin(reads []store.LaneRead) uint64 { return l.tracker.Begin(reads) }
 
-// Read notes what a read of the table brought: batches has none for a lane without news.
-func (l *Log) Read(began uint64, reads []store.LaneRead, batches []store.Batch, look *xids.Look) {
+// Read notes what a read of the table brought: batches has none for a lane without news. A
+// read of a range of numbers is not whole: its snapshot may see rows above the range.
+func (l *Log) Read(began uint64, reads []store.LaneRead, batches []store.Batch, look *xids.Look, whole bool) {
 	if look.Next == 0 { // no lane's log was read
 		return
 	}
@@ -138,6 +139,6 @@ func (l *Log) Read(began uint64, reads []store.LaneRead, batches []store.Batch, 
 	for i := range reads {
 		r := &reads[i]
 		b := found[r.Lane]
-		l.tracker.Read(began, r, b, b == nil || !b.More, look)
+		l.tracker.Read(began, r, b, whole && (b == nil || !b.More), look)
 	}
 }
