@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -196,6 +197,45 @@ func TestAdoptMirrorReadsFewRows(t *testing.T) {
 				t.Errorf("one row in a hole and six that were given up: the mirror says %s", out)
 			}
 		})
+	}
+}
+
+// TestAdoptMirrorReadsItsRange: a mirror on PostgreSQL reads the messages that it writes back, and not the whole
+// outbox for each page of them.
+//
+// Promises: S
+func TestAdoptMirrorReadsItsRange(t *testing.T) {
+	const others, ours = 30_000, 2_500
+	g := newTeam(t, testserver.SharedPostgres(t, "18").Database(t))
+	mustCLI(t, "", "adopt", "event", "--mirror", "--store", g.store, "--yes", "--reason", "test")
+	other := fmt.Sprintf(`INSERT INTO postrider.outbox (topic, key) SELECT 'other', g::text FROM generate_series(1, %d) AS g`, others)
+	g.run(other)
+	g.run(fmt.Sprintf(`INSERT INTO event (key, payload) SELECT g::text, '{}' FROM generate_series(1, %d) AS g`, ours))
+	g.run(other)
+	relay := launchRelay(g.T, g.store, "stdout:")
+	until(t, "all is sent", relay, func() bool {
+		return g.ask("SELECT (sum(delivered) >= "+fmt.Sprint(2*others+ours)+")::text FROM postrider.lane_cursor") == "true"
+	})
+	relay.signal(os.Interrupt)
+	<-relay.done
+	g.run("ANALYZE")
+	reads := func() int64 {
+		g.run("SELECT pg_stat_clear_snapshot()")
+		n, err := strconv.ParseInt(g.ask("SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE schemaname = 'postrider' AND relname = 'outbox'"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := reads()
+	if out := mustCLI(t, "", "adopt", "mirror", "event", "--once", "--store", g.store, "--output", "json"); !strings.Contains(out, fmt.Sprintf(`"written":%d`, ours)) || !strings.Contains(out, `"left":0`) {
+		t.Errorf("the mirror says %s", out)
+	}
+	if n := reads() - before; n > others {
+		t.Errorf("the mirror has read %d rows of %d to write back %d", n, 2*others+ours, ours)
+	}
+	if n := g.ask("SELECT count(*) FROM event WHERE sent_at IS NOT NULL"); n != fmt.Sprint(ours) {
+		t.Errorf("%s of %d rows are written back", n, ours)
 	}
 }
 

@@ -225,17 +225,40 @@ func (p pgPlan) batch(limit int) string {
 
 // reflect writes into the team's table what became of the messages behind a place, and removes them from the
 // mirror's table in the same statement. It returns how many it removed, how many it looked at, and the last place.
+//
+// The view is asked by ranges of numbers: a question for each message looks up all lanes again, and the planner's
+// join of all messages reads the whole outbox. A full page has few lanes, and a range for each; the rest of the mirror
+// has messages of all lanes. Ranges end where numbers lie far apart.
 func (p pgPlan) reflect(limit int) string {
 	set := p.sent("", "coalesce(d.sent_at, clock_timestamp())", "(coalesce(d.sent_at, clock_timestamp()) AT TIME ZONE 'UTC')", p.inPlace)
-	// A message without a row was settled, and retention has removed it.
-	return "WITH seen AS (\n    SELECT * FROM " + p.mirrored() + " WHERE (lane, seq) > ($2, $3) ORDER BY lane, seq" + fmt.Sprintf(" LIMIT %d\n", limit) +
-		"), due AS (\n    SELECT m.*, v.sent_at FROM seen AS m LEFT JOIN LATERAL (SELECT v.state, v.sent_at FROM " + p.dotted(p.schema, "messages") +
-		" AS v\n    WHERE v.pipe = $1 AND v.lane = m.lane AND v.seq = m.seq) AS v ON true WHERE coalesce(v.state, 'Sent') = 'Sent'\n" +
-		"), done AS (\n    UPDATE ONLY " + p.table() + " AS t SET " + set + " FROM due AS d WHERE " + p.meets("t", "d") + " AND " + p.ours("t", p.inPlace) + " RETURNING 1" +
-		"\n), gone AS (\n    DELETE FROM " + p.mirrored() + " AS m USING due AS d WHERE m.lane = d.lane AND m.seq = d.seq RETURNING 1\n)\n" +
-		"SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone) - (SELECT count(*) FROM done), (SELECT count(*) FROM seen), coalesce((SELECT lane FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0),\n" +
-		"    coalesce((SELECT seq FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0)"
+	return fmt.Sprintf(`WITH seen AS MATERIALIZED (
+    SELECT * FROM %[1]s WHERE (lane, seq) > ($2, $3) ORDER BY lane, seq LIMIT %[2]d
+), parts AS (
+    SELECT lane, seq, CASE WHEN (SELECT count(*) FROM seen) = %[2]d THEN lane END AS part FROM seen
+), runs AS (
+    SELECT lane, seq, part, sum(far) OVER (PARTITION BY part ORDER BY seq) AS run FROM (
+      SELECT *, (seq - lag(seq) OVER (PARTITION BY part ORDER BY seq) > %[3]d)::integer AS far FROM parts) AS x
+), ranges AS (
+    SELECT min(lane) AS lane1, max(lane) AS lane2, min(seq) AS seq1, max(seq) AS seq2 FROM runs GROUP BY part, run
+), known AS (
+    SELECT v.* FROM ranges AS r CROSS JOIN LATERAL (SELECT v.lane, v.seq, v.state, v.sent_at FROM %[4]s AS v
+      WHERE v.pipe = $1 AND v.lane BETWEEN r.lane1 AND r.lane2 AND v.seq BETWEEN r.seq1 AND r.seq2 OFFSET 0) AS v
+), due AS (
+    -- a message without a row was settled, and retention has removed it
+    SELECT m.*, v.sent_at FROM seen AS m LEFT JOIN known AS v USING (lane, seq) WHERE coalesce(v.state, 'Sent') = 'Sent'
+), done AS (
+    UPDATE ONLY %[5]s AS t SET %[6]s FROM due AS d WHERE %[7]s AND %[8]s RETURNING 1
+), gone AS (
+    DELETE FROM %[1]s AS m USING due AS d WHERE m.lane = d.lane AND m.seq = d.seq RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM gone) - (SELECT count(*) FROM done), (SELECT count(*) FROM seen), coalesce((SELECT lane FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0),
+    coalesce((SELECT seq FROM seen ORDER BY lane DESC, seq DESC LIMIT 1), 0)`,
+		p.mirrored(), limit, farApart, p.dotted(p.schema, "messages"), p.table(), set, p.meets("t", "d"), p.ours("t", p.inPlace))
 }
+
+// farApart is the distance between the numbers of two messages from which they belong to different ranges: the view
+// reads all messages of a range.
+const farApart = 10_000
 
 // remove takes the trigger away.
 func (p pgPlan) remove() []string {

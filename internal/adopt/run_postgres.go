@@ -169,7 +169,7 @@ func (d DB) Mirror(ctx context.Context, t *Table, pipe string, from Place) (writ
 			_, err = d.SQL.ExecContext(ctx, sql.bury(BatchRows), pipe, from.Lane, from.Seq)
 		}
 		if err == nil {
-			err = d.SQL.QueryRowContext(ctx, sql.reflect(BatchRows), pipe, from.Lane, from.Seq).Scan(&written, &foreign, &seen, &to.Lane, &to.Seq)
+			written, foreign, seen, to, err = d.mirrorPostgres(ctx, sql, pipe, from)
 		}
 	}
 	if err != nil {
@@ -182,6 +182,22 @@ func (d DB) Mirror(ctx context.Context, t *Table, pipe string, from Place) (writ
 		to = Start()
 	}
 	return written, to, nil
+}
+
+// mirrorPostgres writes back one page. It goes without jit: to compile the view takes seconds.
+func (d DB) mirrorPostgres(ctx context.Context, p pgPlan, pipe string, from Place) (written, foreign, seen int64, to Place, err error) {
+	tx, err := d.SQL.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return 0, 0, 0, from, err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if _, err := tx.ExecContext(ctx, `SELECT set_config('jit', 'off', true)`); err != nil {
+		return 0, 0, 0, from, err
+	}
+	if err := tx.QueryRowContext(ctx, p.reflect(BatchRows), pipe, from.Lane, from.Seq).Scan(&written, &foreign, &seen, &to.Lane, &to.Seq); err != nil {
+		return 0, 0, 0, from, err
+	}
+	return written, foreign, seen, to, tx.Commit()
 }
 
 // Place is where a mirror has come to in its table.
