@@ -183,7 +183,7 @@ func (c *Console) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		for _, o := range c.outboxes {
-			o.places[""].look(ctx)
+			o.main.look(ctx)
 		}
 		select {
 		case <-ctx.Done():

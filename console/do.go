@@ -388,7 +388,7 @@ func (q *request) planRemove(v url.Values) (*intent, error) {
 			" that it has not carried are given up; more than that, and nothing is removed. Other pipes keep them. This cannot be undone.",
 		Command: q.place.command("pipe", "remove", p.Name, "--forfeit", strconv.FormatInt(forfeit, 10), "--reason", "WHY"),
 	}
-	if p.Name == q.place.outbox.places[""].defaultPipe() {
+	if p.Name == q.place.outbox.main.defaultPipe() {
 		in.Nothing = "this console is opened on that pipe: remove it with the command"
 	} else if p.ParkedCapped {
 		in.Nothing = "the pipe has parked " + num(p.Parked) + " messages or more, which are not counted here: remove it with the command, which names their number"
@@ -405,7 +405,7 @@ func (q *request) carryRemove(v url.Values, reason string) error {
 	if err != nil || forfeit < 0 {
 		return &refusal{http.StatusBadRequest, "forfeit must be the number of messages that may be given up"}
 	}
-	if p.Name == q.place.outbox.places[""].defaultPipe() {
+	if p.Name == q.place.outbox.main.defaultPipe() {
 		return &refusal{http.StatusUnprocessableEntity, "this console is opened on pipe " + p.Name + ": remove it with the command"}
 	}
 	gone, err := q.place.office.Pipes.RemovePipe(q.ctx, ops.RemovePipe{Name: p.Name, Forfeit: forfeit, Actor: q.user.Name, Reason: reason})
@@ -416,7 +416,7 @@ func (q *request) carryRemove(v url.Values, reason string) error {
 		return err
 	}
 	if q.place.pipe == p.Name {
-		q.place = q.place.outbox.places[""]
+		q.place = q.place.outbox.main
 	}
 	return q.answer("pipes", done{Title: "Pipe " + p.Name + " is removed", Back: "pipes", Results: []touch{
 		{"Pending, given up", num(gone.Pending)}, {"Parked, given up", num(gone.Parked)},

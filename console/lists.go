@@ -62,7 +62,7 @@ func (q *request) pipes() error {
 		Default string
 		Missing string
 		Total   int
-	}{Default: q.place.outbox.places[""].defaultPipe()}
+	}{Default: q.place.outbox.main.defaultPipe()}
 	if err := q.place.office.Need(ops.CanPipe); err != nil {
 		body.Missing = err.Error()
 	} else {

@@ -16,9 +16,9 @@ import (
 // outbox is an outbox with the pipes of it that were looked at.
 type outbox struct {
 	Outbox
-	main   *place
+	main   *place // the default pipe
 	mu     sync.Mutex
-	places map[string]*place // by the pipe's name; "" is the default pipe
+	places map[string]*place // the others that were looked at, by name; under mu, as what follows
 	known  map[string]bool   // pipes that exist
 	asked  time.Time         // when they were listed
 	failed error             // of the last listing
@@ -28,7 +28,6 @@ type outbox struct {
 func newOutbox(o Outbox) *outbox {
 	box := &outbox{Outbox: o, places: map[string]*place{}}
 	box.main = &place{outbox: box, store: o.Store, office: o.Office, keptOf: map[string]keptSpan{}}
-	box.places[""] = box.main
 	return box
 }
 

@@ -42,7 +42,7 @@ func (q *request) home() error {
 	}
 	for i := range cards {
 		c := &cards[i]
-		place := q.outboxes[slices.IndexFunc(q.outboxes, func(o *outbox) bool { return o.Name == c.Name })].places[""]
+		place := q.outboxes[slices.IndexFunc(q.outboxes, func(o *outbox) bool { return o.Name == c.Name })].main
 		c.Sight = place.look(q.ctx)
 		c.Pending = figure{c.Sight.Status.Pending, c.Sight.Status.Capped, true}
 		c.Dead = deadOf(&c.Sight.Status, c.Sight.At)
