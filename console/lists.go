@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/console/internal/orders"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -87,17 +88,21 @@ type orderRow struct {
 	Share int    // of a hundred
 }
 
-// shownOrders is how many orders a page looks at.
-const shownOrders = 20
-
-// orders shows the last orders. The journal knows them, and the office how far each has come.
+// orders shows the last orders, or those before an entry of the journal. The journal knows them, and
+// the office how far each has come.
 func (q *request) orders() error {
 	p := q.frame("orders", "Orders")
 	body := struct {
-		Rows    []orderRow
-		Missing string
-		Open    bool
-	}{}
+		Rows         []orderRow
+		Missing      string
+		Open         bool
+		Before, Next int64
+		Read         int64
+	}{Read: orders.Read}
+	var err error
+	if body.Before, err = q.entry("before"); err != nil {
+		return err
+	}
 	for _, a := range []ops.Ability{ops.CanOrder, ops.CanJournal} {
 		if err := q.place.office.Need(a); err != nil {
 			body.Missing = err.Error()
@@ -107,8 +112,7 @@ func (q *request) orders() error {
 	if body.Missing == "" {
 		ctx, cancel := q.limited(lookFor)
 		defer cancel()
-		var err error
-		if body.Rows, err = q.place.ordersOf(ctx); err != nil {
+		if body.Rows, body.Next, err = q.place.ordersOf(ctx, body.Before); err != nil {
 			return err
 		}
 		for i := range body.Rows {
@@ -122,30 +126,21 @@ func (q *request) orders() error {
 	return q.show("orders", http.StatusOK, p)
 }
 
-func (p *place) ordersOf(ctx context.Context) (rows []orderRow, err error) {
-	pipe := p.store.Info().Pipe
-	for _, kind := range []store.ActKind{store.ActRetry, store.ActDiscard, store.ActSkip, store.ActReplay} {
-		entries, err := p.office.Journal.Entries(ctx, ops.JournalQuery{Act: string(kind), Pipe: pipe, Limit: 5 * shownOrders})
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			if e.Ask == 0 && e.Seq == 0 { // the asking for many records
-				rows = append(rows, orderRow{Entry: e})
-			}
-		}
+// ordersOf lists orders that are older than an entry of the journal, as orders.Find does.
+func (p *place) ordersOf(ctx context.Context, before int64) (rows []orderRow, next int64, err error) {
+	found, next, err := orders.Find(ctx, p.office.Journal, p.store.Info().Pipe, before)
+	if err != nil {
+		return nil, 0, err
 	}
-	slices.SortFunc(rows, func(a, b orderRow) int { return cmp.Compare(b.Entry.ID, a.Entry.ID) })
-	rows = rows[:min(len(rows), shownOrders)]
-	for i := range rows {
-		rows[i].OrderState, err = p.office.Orders.OrderState(ctx, rows[i].Entry.ID)
-		rows[i].Known = err == nil
-		if err != nil {
-			rows[i].Error = err.Error()
+	for _, e := range found {
+		row := orderRow{Entry: e}
+		if row.OrderState, err = p.office.Orders.OrderState(ctx, e.ID); err != nil {
+			row.Error = err.Error()
 		}
-		rows[i].Share = share(&rows[i].OrderState)
+		row.Known, row.Share = err == nil, share(&row.OrderState)
+		rows = append(rows, row)
 	}
-	return rows, nil
+	return rows, next, nil
 }
 
 // share is how much of an order is done, in hundredths.
@@ -183,17 +178,17 @@ func (q *request) order() error {
 	}{orderRow: orderRow{OrderState: state, Known: true, Share: share(&state)}}
 	body.Alive = slices.ContainsFunc(p.Sight.Status.Instances, func(i ops.Instance) bool { return i.Alive })
 	if q.place.office.Has(ops.CanJournal) {
-		entries, err := q.place.office.Journal.Entries(ctx, ops.JournalQuery{ID: id, Limit: 200})
+		asked, err := q.place.office.Journal.Entries(ctx, ops.JournalQuery{ID: id, Before: id + 1, Limit: 1})
+		if err == nil {
+			body.Entries, err = q.place.office.Journal.Entries(ctx, ops.JournalQuery{ID: id, Limit: 200})
+		}
 		if err != nil {
 			return err
 		}
-		for _, e := range entries {
-			if e.ID == id {
-				body.Entry = e
-			} else {
-				body.Entries = append(body.Entries, e)
-			}
+		if len(asked) > 0 {
+			body.Entry = asked[0]
 		}
+		body.Entries = slices.DeleteFunc(body.Entries, func(e ops.JournalEntry) bool { return e.ID == id })
 	}
 	if !state.Done {
 		p.Reload = 2
@@ -242,13 +237,11 @@ func (q *request) journal() error {
 	p := q.frame("journal", "Journal")
 	body := journalBody{Query: ops.JournalQuery{Actor: v.Get("by"), Act: v.Get("act"), Key: v.Get("key"), Limit: 100}}
 	for name, to := range map[string]*int64{"before": &body.Query.Before, "id": &body.Query.ID} {
-		if text := v.Get(name); text != "" {
-			n, err := strconv.ParseInt(text, 10, 64)
-			if err != nil || n < 0 {
-				return &refusal{http.StatusBadRequest, name + " must be the number of an entry"}
-			}
-			*to = n
+		n, err := q.entry(name)
+		if err != nil {
+			return err
 		}
+		*to = n
 	}
 	words := []string{"journal"}
 	for _, f := range [][2]string{{"--by", body.Query.Actor}, {"--act", body.Query.Act}, {"--key", body.Query.Key}} {
@@ -270,6 +263,15 @@ func (q *request) journal() error {
 	}
 	p.Body, p.Command = body, q.place.command(words...)
 	return q.show("journal", http.StatusOK, p)
+}
+
+// entry reads the number of an entry of the journal from the query; 0: none is named.
+func (q *request) entry(name string) (int64, error) {
+	n, err := strconv.ParseInt(cmp.Or(q.r.URL.Query().Get(name), "0"), 10, 64)
+	if err != nil || n < 0 {
+		return 0, &refusal{http.StatusBadRequest, name + " must be the number of an entry"}
+	}
+	return n, nil
 }
 
 // examination is the doctor's last look at an outbox.
