@@ -22,6 +22,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/console/internal/forms"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -101,7 +102,7 @@ type Console struct {
 	mu       sync.Mutex
 	followed map[string]bool // orders that are carried out while no relay lives
 	closed   bool
-	sent     sentForms
+	sent     forms.Sent
 }
 
 var outboxName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)

@@ -126,14 +126,21 @@ func (q *request) do(d deed) error {
 		return err
 	}
 	once := v.Get("once")
-	if !q.sent.take(once, time.Now()) {
+	if !q.sent.Take(once, time.Now()) {
 		return &refusal{http.StatusConflict, "this form was sent already: see the orders and the journal; to do it again, begin at the list"}
 	}
 	q.opts.Logger.InfoContext(q.ctx, "act asked for", "act", d.name, "outbox", q.place.outbox.Name, "pipe", q.place.store.Info().Pipe, "actor", q.user.Name, "reason", reason)
 	if err = d.carry(q, v, reason); err != nil && undone(err) {
-		q.sent.giveBack(once)
+		q.sent.GiveBack(once)
 	}
 	return err
+}
+
+// undone reports whether an error says that nothing was done. Of others, such as a database that
+// took too long, nobody knows.
+func undone(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) || errors.Is(err, ops.ErrInvalidOrder) || errors.Is(err, ops.ErrUnsupported) || errors.Is(err, store.ErrNotFound)
 }
 
 // reasonOf is why a person does what a form asks for.
