@@ -151,11 +151,12 @@ func (q *request) keys() error {
 
 // keyBody is how one key is.
 type keyBody struct {
-	Life  ops.KeyLife
-	State string
-	Holds []string
-	Do    string
-	Total int64
+	Life     ops.KeyLife
+	State    string
+	KeyHeld  bool // by a person, as the lane
+	LaneHeld bool
+	Do       string
+	Total    int64
 }
 
 // key shows how one key is.
@@ -176,17 +177,13 @@ func (q *request) key() error {
 	p := q.frame("keys", "Key")
 	body := keyBody{Life: life, State: "free"}
 	for _, h := range life.Holds {
-		if h.Key == "" {
-			body.Holds = append(body.Holds, "lane")
-		} else {
-			body.Holds = append(body.Holds, "key")
-		}
+		body.KeyHeld, body.LaneHeld = body.KeyHeld || h.Key != "", body.LaneHeld || h.Key == ""
 	}
 	for _, n := range life.Parked {
 		body.Total += n
 	}
 	switch {
-	case len(body.Holds) > 0:
+	case body.KeyHeld || body.LaneHeld:
 		body.State, body.Do = "paused", "a person resumes it"
 	case life.Head != nil && life.Head.State == store.Dead:
 		body.State, body.Do = "blocked", "a person retries, skips or discards the dead letter that holds it"
@@ -206,7 +203,7 @@ func (q *request) find() error {
 	case text == "":
 		return q.redirect("")
 	case uuidText.MatchString(text):
-		return q.redirect("message?id=" + strings.ToLower(text))
+		return q.redirect("message?id=" + text)
 	}
 	if seq, ok := strings.CutPrefix(text, "#"); ok {
 		if _, err := strconv.ParseInt(seq, 10, 64); err == nil {

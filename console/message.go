@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -92,7 +93,12 @@ func (q *request) messagePage() (page, error) {
 		p.Body, p.Command = body, q.place.command("message", "show", "ID")
 		return p, nil
 	}
+	typed := id
+	id = strings.ToLower(id)
 	if err := q.life(ctx, &body, id, v.Get("at")); err != nil {
+		if body.Record == nil && uuidText.MatchString(typed) && (errors.Is(err, store.ErrNotFound) || !body.Finder) {
+			err = &perhapsKeyError{err, typed}
+		}
 		return page{}, err
 	}
 	body.State = body.Life.State()
@@ -105,6 +111,14 @@ func (q *request) messagePage() (page, error) {
 	}
 	return p, nil
 }
+
+// perhapsKeyError says that there is no message of an id, which may be a key.
+type perhapsKeyError struct {
+	error
+	key string
+}
+
+func (e *perhapsKeyError) Unwrap() error { return e.error }
 
 // life fills what is known of the message. A store that cannot search knows its parked record alone.
 func (q *request) life(ctx context.Context, body *messageBody, id, at string) error {

@@ -74,10 +74,10 @@ const slow = time.Minute
 func (p *place) judge(s *sight, blocked *keysSeen) verdict {
 	st := &s.Status
 	alive := slices.ContainsFunc(st.Instances, func(i ops.Instance) bool { return i.Alive })
-	stuck := 0
+	var stuck []ops.Trouble
 	for i := range st.Instances {
-		if st.Instances[i].Alive && len(st.Instances[i].Complaints()) > 0 {
-			stuck++
+		if st.Instances[i].Alive {
+			stuck = append(stuck, st.Instances[i].Troubles()...)
 		}
 	}
 	dead := deadOf(st, s.At)
@@ -93,8 +93,12 @@ func (p *place) judge(s *sight, blocked *keysSeen) verdict {
 		return verdict{"critical", "No relay is alive: " + fig(figure{st.Pending, st.Capped, true}) + " pending.", "doctor?only=relays", "Ask the doctor", p.command("relay")}
 	case st.Paused:
 		return verdict{"warning", "The pipe is paused: messages wait.", "pipes", "Resume it", p.command("pipe", "resume", st.Pipe)}
-	case stuck > 0:
+	case slices.Contains(stuck, ops.Unreachable):
 		return verdict{"critical", "A destination is not reachable: messages wait, and no attempt is used up.", "doctor", "Ask the doctor", p.command("doctor")}
+	case slices.Contains(stuck, ops.Rejecting):
+		return verdict{"critical", "A destination rejects all messages: it is held, and there may be dead letters.", "dead", "See why", p.command("dead", "list", "--all")}
+	case len(stuck) > 0:
+		return verdict{"critical", "Lanes are paused: too many keys are set aside.", "keys", "See which", p.command("dead", "list", "--all")}
 	case len(st.Stops) > 0:
 		return verdict{"warning", plural(len(st.Stops), "destination is", "destinations are") + " stopped.", "#attention", "See which", p.command("status")}
 	case blocked != nil && blocked.Stuck() > 0:

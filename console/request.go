@@ -171,6 +171,7 @@ func (q *request) redirect(to string) error {
 type problem struct {
 	Status        int
 	What, Explain string
+	Href, Key     string // page of the key that the text may be
 }
 
 // fail answers with an error.
@@ -185,11 +186,11 @@ func (q *request) fail(err error) {
 		q.opts.Login.ServeHTTP(q.w, q.r)
 		return
 	case errors.As(err, &unknown):
-		text = problem{http.StatusUnauthorized, "Not signed in", err.Error()}
+		text = problem{Status: http.StatusUnauthorized, What: "Not signed in", Explain: err.Error()}
 	case errors.As(err, &refused):
-		text = problem{refused.status, "Refused", err.Error()}
+		text = problem{Status: refused.status, What: "Refused", Explain: err.Error()}
 	case errors.Is(err, errNoPage):
-		text = problem{http.StatusNotFound, "Page not found", "this outbox, pipe or page does not exist, or your role does not show it"}
+		text = problem{Status: http.StatusNotFound, What: "Page not found", Explain: "this outbox, pipe or page does not exist, or your role does not show it"}
 	case errors.Is(err, store.ErrNotFound):
 		text.Status, text.What = http.StatusNotFound, "Not found"
 	case errors.Is(err, ops.ErrUnsupported):
@@ -200,6 +201,12 @@ func (q *request) fail(err error) {
 		text.Status, text.What = http.StatusGatewayTimeout, "The database took too long"
 	case q.ctx.Err() != nil:
 		return // nobody reads the answer
+	}
+	if key := (*perhapsKeyError)(nil); errors.As(err, &key) {
+		text.Key, text.Href = key.key, "dead"
+		if q.place.office.Has(ops.CanFind) {
+			text.Href = "key"
+		}
 	}
 	if text.Status >= http.StatusInternalServerError {
 		q.opts.Logger.WarnContext(q.ctx, "page failed", "path", path.Base(q.r.URL.Path), "error", err)

@@ -104,17 +104,57 @@ func (i *Instance) complaints(concerns func(destination string) bool) (all []str
 	return all
 }
 
+// Trouble is what kind of complaint an instance has.
+type Trouble uint8
+
+// The kinds, the worst for messages first.
+const (
+	// Unreachable is a broker or a destination that does not work, and what is unknown:
+	// messages wait, and no attempt is used up.
+	Unreachable Trouble = iota
+	// Rejecting is a destination that rejects all messages and is braked. Attempts were
+	// used up before, and dead letters may have been made.
+	Rejecting
+	// Crowded are lanes that read no message, because too many keys are set aside.
+	Crowded
+)
+
+// Troubles are the kinds of Complaints, in their order.
+func (i *Instance) Troubles() (all []Trouble) {
+	for n, text := range i.Complaints() {
+		switch {
+		case n < len(i.Held): // the error of the broker, whatever its text
+			all = append(all, Unreachable)
+		case strings.HasSuffix(text, ": it rejects all messages"):
+			all = append(all, Rejecting)
+		case strings.HasSuffix(text, ": too many keys are set aside"):
+			all = append(all, Crowded)
+		default:
+			all = append(all, Unreachable)
+		}
+	}
+	return all
+}
+
 // Findings are the complaints of an instance, for a doctor.
 func (i *Instance) Findings() (found []Finding) {
+	kinds := i.Troubles()
 	for n, text := range i.Complaints() {
-		what := fmt.Sprintf("relay %s: %s", i.Name, text)
-		if n < len(i.Held) {
-			what = fmt.Sprintf("relay %s sends nothing to %s", i.Name, text)
-		}
-		found = append(found, Finding{
-			Severity: Critical, What: what, Why: "messages wait; no attempt is used up",
+		f := Finding{
+			Severity: Critical, What: fmt.Sprintf("relay %s: %s", i.Name, text), Why: "messages wait; no attempt is used up",
 			Fix: "repair what it names, and the relay sends again by itself; see docs/runbook.md", Data: map[string]any{"instance": i.Name, "trouble": text},
-		})
+		}
+		switch {
+		case n < len(i.Held):
+			f.What = fmt.Sprintf("relay %s sends nothing to %s", i.Name, text)
+		case kinds[n] == Rejecting:
+			f.Why = "its messages wait; attempts were used up before, and there may be dead letters"
+			f.Fix = "repair the destination, then postrider dead retry; see docs/runbook.md"
+		case kinds[n] == Crowded:
+			f.Why = "the lanes read no message until keys are free"
+			f.Fix = "postrider dead list --all, repair what fails, then postrider dead retry or discard; see docs/runbook.md"
+		}
+		found = append(found, f)
 	}
 	return found
 }

@@ -1,6 +1,7 @@
 package ops_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/postrider/postrider/store"
@@ -62,6 +63,26 @@ func TestForPipe(t *testing.T) {
 	} {
 		if got := ops.ForPipe(c[0], c[1]); got != c[2] {
 			t.Errorf("%q for pipe %q: %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+// A finding says what the trouble of a relay does to messages: only an outage uses up no attempt.
+func TestFindingsNameTheTrouble(t *testing.T) {
+	brake, lanes := `destination "mails" is held: it rejects all messages`, "1 lane is paused: too many keys are set aside"
+	i := ops.Instance{Name: "a", Held: []store.Held{{Destination: "orders", Error: "gone: it rejects all messages"}}, Trouble: []string{lanes, brake, "odd"}}
+	found := i.Findings()
+	if len(found) != 4 {
+		t.Fatalf("%d findings, want 4: %+v", len(found), found)
+	}
+	for n, want := range []struct{ why, fix string }{
+		{"no attempt is used up", "sends again by itself"},
+		{"lanes read no message", "dead list --all"},
+		{"attempts were used up", "dead retry"},
+		{"no attempt is used up", "sends again by itself"},
+	} {
+		if f := found[n]; !strings.Contains(f.Why, want.why) || !strings.Contains(f.Fix, want.fix) || f.Severity != ops.Critical {
+			t.Errorf("%s: %s; %s: want %q and %q", f.What, f.Why, f.Fix, want.why, want.fix)
 		}
 	}
 }
