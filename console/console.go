@@ -60,7 +60,9 @@ type Options struct {
 	// "https://ops.example.com", for a proxy that changes the Host header.
 	Origins []string
 	// Secret from which the tokens of forms are made. Processes that serve one console behind
-	// a load balancer share it. Default: random, so that forms end with the process.
+	// a load balancer share it. Default: random, so that forms end with the process. A form
+	// that is sent again to the same process acts once; that of a replay acts once in all
+	// processes, which the outbox's journal remembers.
 	Secret []byte
 	// Open decrypts a message before its payload is shown, such as Open of package seal. nil:
 	// sealed payloads are shown as they are stored.

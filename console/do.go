@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/console/internal/forms"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -127,13 +128,28 @@ func (q *request) do(d deed) error {
 	}
 	once := v.Get("once")
 	if !q.sent.Take(once, time.Now()) {
-		return &refusal{http.StatusConflict, "this form was sent already: see the orders and the journal; to do it again, begin at the list"}
+		return errSent
 	}
 	q.opts.Logger.InfoContext(q.ctx, "act asked for", "act", d.name, "outbox", q.place.outbox.Name, "pipe", q.place.store.Info().Pipe, "actor", q.user.Name, "reason", reason)
 	if err = d.carry(q, v, reason); err != nil && undone(err) {
 		q.sent.GiveBack(once)
 	}
 	return err
+}
+
+var errSent = &refusal{http.StatusConflict, "this form was sent already: see the orders and the journal; to do it again, begin at the list"}
+
+// first refuses a form that another process of the console was sent, or this one before a restart.
+func (q *request) first(once, reason string) error {
+	ctx, cancel := q.limited(lookFor)
+	defer cancel()
+	switch first, err := forms.First(ctx, q.place.office, once, q.user.Name, reason); {
+	case err != nil:
+		return fmt.Errorf("nothing was ordered: remember the form in the journal: %w", err)
+	case !first:
+		return errSent
+	}
+	return nil
 }
 
 // undone reports whether an error says that nothing was done. Of others, such as a database that

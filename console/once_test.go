@@ -1,14 +1,18 @@
 package console_test
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/postrider/postrider"
+	"github.com/postrider/postrider/console"
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/memstore"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -74,4 +78,69 @@ func TestDiscardTakesWhatWasCounted(t *testing.T) {
 	if status, body := r.send(http.MethodPost, "/o/shop/do/discard", form); status != http.StatusOK {
 		t.Errorf("status %d\n%s", status, body)
 	}
+}
+
+// A form of a replay that reaches two processes of one console orders it once, at the same time too:
+// whoever has no inbox would apply its messages twice.
+func TestReplayFormActsOnceAcrossProcesses(t *testing.T) {
+	const path = "/o/shop/do/replay?topic=orders"
+	open := func(t *testing.T) (b *book, r *rig, servers []string) {
+		t.Helper()
+		st := memstore.New(nil)
+		b = &book{}
+		r = &rig{T: t, st: st}
+		for range 2 {
+			c := console.New([]console.Outbox{{Name: "shop", Store: st, Office: b.office(st)}}, &console.Options{
+				Authenticate: func(*http.Request) (console.User, error) { return ann() }, Secret: []byte("shared"),
+			})
+			t.Cleanup(c.Close)
+			r.serve(c)
+			servers = append(servers, r.server.URL)
+		}
+		return b, r, servers
+	}
+	post := func(r *rig, server string, form url.Values) int {
+		resp, err := r.client.PostForm(server+"/o/shop/do/replay", form)
+		if err != nil {
+			r.Error(err)
+			return 0
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	t.Run("one after the other", func(t *testing.T) {
+		b, r, servers := open(t)
+		for range 2 { // another form of the same replay is another replay
+			form := r.form(path)
+			if first, second := post(r, servers[0], form), post(r, servers[1], form); first != http.StatusOK || second != http.StatusConflict {
+				t.Errorf("status %d, then %d, want 200 and 409", first, second)
+			}
+		}
+		if b.ordered != 2 {
+			t.Errorf("two forms were sent twice: %d orders, want 2", b.ordered)
+		}
+	})
+	t.Run("at once", func(t *testing.T) {
+		b, r, servers := open(t)
+		var both sync.WaitGroup
+		both.Add(2)
+		b.written = func() { both.Done(); both.Wait() } // neither reads before both have written
+		form := r.form(path)
+		var all sync.WaitGroup
+		for _, server := range servers {
+			all.Go(func() { post(r, server, form) })
+		}
+		all.Wait()
+		if b.ordered > 1 {
+			t.Errorf("a form was sent to both: %d orders", b.ordered)
+		}
+	})
+	t.Run("a journal that fails", func(t *testing.T) {
+		b, r, servers := open(t)
+		form := r.form(path)
+		b.failing = errors.New("the database has gone")
+		if status := post(r, servers[0], form); status != http.StatusInternalServerError || b.ordered != 0 {
+			t.Errorf("status %d, %d orders", status, b.ordered)
+		}
+	})
 }

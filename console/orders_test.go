@@ -20,7 +20,8 @@ type book struct {
 	mu      sync.Mutex
 	entries []ops.JournalEntry // the oldest first
 	ordered int
-	written func() // called when an entry is written
+	written func() // called when an entry is recorded
+	failing error  // of recording
 }
 
 // add writes entries and numbers them.
@@ -49,6 +50,9 @@ func (b *book) Entries(_ context.Context, q ops.JournalQuery) (all []ops.Journal
 }
 
 func (b *book) Record(_ context.Context, e ops.JournalEntry) (int64, error) {
+	if b.failing != nil {
+		return 0, b.failing
+	}
 	id := b.add(e)
 	if b.written != nil {
 		b.written()

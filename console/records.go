@@ -252,6 +252,11 @@ func (q *request) carryRecords(kind store.ActKind, v url.Values, reason string) 
 	if !q.place.office.Has(ops.CanOrder) {
 		return q.carrySingles(kind, &o.Match, reason)
 	}
+	if kind == store.ActReplay { // twice, it would have its effect twice where no inbox is
+		if err := q.first(v.Get("once"), reason); err != nil {
+			return err
+		}
+	}
 	id, _, err := q.place.office.Orders.Order(q.ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
 		return q.answer(navOf(string(kind)), done{Title: "Nothing matches any more", Back: navOf(string(kind))})

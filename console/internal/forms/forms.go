@@ -2,8 +2,11 @@
 package forms
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Sent are the forms of acts that this process was sent, so that a second click, or a page that is
@@ -61,4 +64,23 @@ func (s *Sent) GiveBack(once string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, once)
+}
+
+// Act is that of the entries by which a journal remembers forms. Their key is the form's mark.
+const Act = "replay form"
+
+// First reports whether a form is sent to the processes of a console for the first time. It writes
+// the form into the journal and then looks for other entries of it. Of two processes that do so at
+// once at least one finds the other's entry, and what finds one is not first: no form is first twice,
+// and one that comes at the same moment to both may be first in neither. An office that keeps no
+// journal, or in which nothing can be written, does not know: each form is first.
+func First(ctx context.Context, office *ops.Office, once, actor, reason string) (bool, error) {
+	if once == "" || !office.Has(ops.CanRecord) || !office.Has(ops.CanJournal) {
+		return true, nil
+	}
+	if _, err := office.Records.Record(ctx, ops.JournalEntry{Actor: actor, Act: Act, Key: once, Reason: reason}); err != nil {
+		return false, err
+	}
+	same, err := office.Journal.Entries(ctx, ops.JournalQuery{Act: Act, Key: once, Limit: 2})
+	return len(same) == 1, err
 }
