@@ -2,6 +2,7 @@ package count
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +15,12 @@ import (
 func TestAPageAfterACancelledCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Counts
-		begun := 0
+		var begun atomic.Int64
 		r := Request{What: "x", Wide: true, Wait: time.Second, Begin: func(work func(context.Context)) bool {
 			go work(t.Context())
 			return true
 		}, Count: func(ctx context.Context) (ops.OrderPlan, error) {
-			begun++
+			begun.Add(1)
 			select {
 			case <-time.After(time.Minute):
 				return ops.OrderPlan{Records: 7}, nil
@@ -39,14 +40,14 @@ func TestAPageAfterACancelledCount(t *testing.T) {
 		for i, gone := range []time.Duration{0, alone + time.Second, alone + 5*time.Second} { // cancelled, not yet or already ended
 			time.Sleep(gone)
 			ask()
-			if begun != i+1 {
-				t.Fatalf("%d counts were begun, want %d", begun, i+1)
+			if n := begun.Load(); n != int64(i+1) {
+				t.Fatalf("%d counts were begun, want %d", n, i+1)
 			}
 		}
 		for range 70 {
 			if plan := ask(); plan.Records != 0 {
-				if begun != 3 {
-					t.Errorf("%d counts were begun, want 3", begun)
+				if n := begun.Load(); n != 3 {
+					t.Errorf("%d counts were begun, want 3", n)
 				}
 				return
 			}
