@@ -91,11 +91,17 @@ func readTopics(t *testing.T, addr string, n int, names ...string) (records []*k
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	for len(records) < n {
+	left := map[string]int64{} // by partition
+	for len(records) < n || slices.Max(slices.Collect(maps.Values(left))) > 0 {
 		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
 			t.Fatalf("%d of %d records: %v", len(records), n, err)
 		}
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if len(p.Records) > 0 {
+				left[fmt.Sprint(p.Topic, p.Partition)] = p.HighWatermark - p.Records[len(p.Records)-1].Offset - 1
+			}
+		})
 		records = append(records, fetches.Records()...)
 	}
 	return records

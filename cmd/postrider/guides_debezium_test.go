@@ -95,12 +95,16 @@ func TestGuideDebezium(t *testing.T) {
 	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { inOutbox[id] = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	byTurn := map[bool]int{}
+	byTurn, repeated := map[bool]int{}, 0
 	last := map[string]int64{}
 	for _, r := range readTopics(t, addr, int(g.committed.Load()), prefix+topic) {
 		var e event
 		if err := json.Unmarshal(r.Value, &e); err != nil {
 			t.Fatal(err)
+		}
+		if e.N <= last[e.Key] && string(r.Key) == e.Key && strings.Contains(g.said.String(), "lease lapsed") {
+			repeated++ // what was in flight then is sent again
+			continue
 		}
 		if e.N != last[e.Key]+1 || string(r.Key) != e.Key {
 			t.Errorf("key %s: number %d comes after %d", r.Key, e.N, last[e.Key])
@@ -128,5 +132,5 @@ func TestGuideDebezium(t *testing.T) {
 	if byTurn[true] < 100 || byTurn[false] < 100 || total != g.committed.Load() {
 		t.Errorf("%d committed; %v by the relay or the router", g.committed.Load(), byTurn)
 	}
-	t.Logf("%d events committed, all arrived once and in order: %d by the router, %d by the relay; two switches and two steps back", total, byTurn[false], byTurn[true])
+	t.Logf("%d events committed, all arrived in order, %d of them again: %d by the router, %d by the relay; two switches and two steps back", total, repeated, byTurn[false], byTurn[true])
 }

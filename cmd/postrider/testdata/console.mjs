@@ -56,7 +56,7 @@ for (const look of job.looks ?? []) {
       try {
         line = await seen(page, look, path, wrong);
       } catch (e) { // the page loaded itself again, as it does every few seconds
-        if (tries === 3 || !/context was destroyed|interrupted by another navigation/.test(e.message)) throw e;
+        if (tries === 3 || !/context was destroyed|interrupted by another navigation|ERR_ABORTED/.test(e.message)) throw e;
       }
     }
     if (look.save) {
