@@ -141,7 +141,7 @@ func (s *Store) heartbeat(ctx context.Context, q db.Querier, req store.LeaseRequ
 
 // report stores what an instance tells of itself, if it is new.
 func (s *Store) report(ctx context.Context, q db.Querier, req store.LeaseRequest) error {
-	trouble, err := json.Marshal(slices.Concat([]string{}, req.Report.Trouble, s.views.Trouble()))
+	trouble, err := json.Marshal(slices.Concat([]string{}, req.Report.Trouble, s.views.Trouble(), s.refusal.Trouble()))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package mysqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/late"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -91,17 +91,25 @@ func ranges(ctx context.Context, q db.Querier, query string, args ...any) (set h
 // sweep looks for rows whose numbers were given up, a page at a time, and has their lanes
 // read again.
 func (s *Store) sweep(ctx context.Context, conn *sql.Conn) error {
-	e := &s.eye
 	began := s.elapsed()
-	if began < e.sweepAt {
+	if began < s.eye.sweepAt {
 		return nil
 	}
+	err := s.sweepSome(ctx, conn, began)
+	if err != nil && !errors.Is(err, store.ErrIdentity) {
+		s.eye.sweepAt = began + sweepEach
+	}
+	return s.refusal.Ended(ctx, err)
+}
+
+func (s *Store) sweepSome(ctx context.Context, conn *sql.Conn, began time.Duration) error {
+	e := &s.eye
 	page, err := s.dropped(ctx, conn, e.sweepFrom, sweepPage, 1<<62, "")
 	if err != nil {
 		return err
 	}
 	e.sweepAt = began + sweepPages
-	var came []arrival
+	var came []late.Row
 	for some := page; len(some) > 0 && len(came) < sweepPage; {
 		n := min(len(some), db.MostRanges)
 		if came, err = s.arrivals(ctx, conn, some[:n], came); err != nil {
@@ -110,8 +118,10 @@ func (s *Store) sweep(ctx context.Context, conn *sql.Conn) error {
 		some = some[n:]
 	}
 	if len(came) > 0 {
-		e.holes, e.asked, e.sweepFrom, e.sweepAt = holes.Tracker{}, 0, 0, 0
-		return s.revive(ctx, conn, came)
+		if err = s.revive(ctx, conn, came); errors.Is(err, store.ErrIdentity) {
+			e.holes, e.asked, e.sweepFrom, e.sweepAt = holes.Tracker{}, 0, 0, 0
+		}
+		return err
 	}
 	if len(page) == sweepPage {
 		e.sweepFrom = page[len(page)-1].Last
@@ -123,22 +133,16 @@ func (s *Store) sweep(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// arrival is a row whose number was given up.
-type arrival struct {
-	seq  int64
-	lane store.Lane
-}
-
 // arrivals adds the rows that are visible in some ranges, up to a page of them.
-func (s *Store) arrivals(ctx context.Context, q db.Querier, set holes.Set, came []arrival) ([]arrival, error) {
+func (s *Store) arrivals(ctx context.Context, q db.Querier, set holes.Set, came []late.Row) ([]late.Row, error) {
 	rows, err := q.QueryContext(ctx, `SELECT seq, lane FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+db.Within(set)+` ORDER BY seq LIMIT ?`, sweepPage-len(came))
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var a arrival
-		if err := rows.Scan(&a.seq, &a.lane); err != nil {
+		var a late.Row
+		if err := rows.Scan(&a.Seq, &a.Lane); err != nil {
 			return nil, err
 		}
 		came = append(came, a)
@@ -147,44 +151,45 @@ func (s *Store) arrivals(ctx context.Context, q db.Querier, set holes.Set, came 
 }
 
 // late has the lanes read again that have rows whose numbers another instance has given up, while this one still
-// waited for them. A row that was sent with its number noted would be found by a sweep, and sent again.
+// waited for them. A row that was sent with its number noted would be found by a sweep, and sent again. Where the server
+// refuses it, the lanes that have late rows are not read for now.
 func (s *Store) late(ctx context.Context, conn *sql.Conn, reads []store.LaneRead, lanes []scanned) error {
-	var came []arrival
+	var came []late.Row
 	for i := range lanes {
 		for _, h := range lanes[i].lateRows {
-			came = append(came, arrival{h.seq, reads[i].Lane})
+			came = append(came, late.Row{Seq: h.seq, Lane: reads[i].Lane})
 		}
 	}
 	if len(came) == 0 {
 		return nil
 	}
+	err := s.reviveLate(ctx, conn, came)
+	if err == nil {
+		return nil
+	}
+	for i := range lanes {
+		lanes[i].held = len(lanes[i].lateRows) > 0
+	}
+	return s.refusal.Ended(ctx, err)
+}
+
+func (s *Store) reviveLate(ctx context.Context, conn *sql.Conn, came []late.Row) error {
 	// Of the ranges that end above the rows, the next ones alone can begin below: this costs the same however many there are.
-	first, last := ends(came)
+	first, last := late.Ends(came)
 	noted, err := ranges(ctx, conn, `(SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high BETWEEN ? AND ?)
 		UNION ALL (SELECT low, high FROM postrider_dropped WHERE pipe = ? AND high > ? ORDER BY high LIMIT 10)`, s.box.Pipe, first, last, s.box.Pipe, last)
-	if came = among(came, noted); err != nil || len(came) == 0 {
+	if came = late.Among(came, noted); err != nil || len(came) == 0 {
 		return err
 	}
 	return s.revive(ctx, conn, came)
 }
 
-// ends returns the lowest and the highest number of some rows.
-func ends(came []arrival) (first, last int64) {
-	bySeq := func(a, b arrival) int { return cmp.Compare(a.seq, b.seq) }
-	return slices.MinFunc(came, bySeq).seq, slices.MaxFunc(came, bySeq).seq
-}
-
-// among returns the rows whose numbers are noted. The ranges may overlap.
-func among(came []arrival, noted holes.Set) []arrival {
-	noted = holes.Set{}.Or(noted)
-	return slices.DeleteFunc(slices.Clone(came), func(a arrival) bool { return !noted.Has(a.seq) })
-}
-
 // revive makes numbers that were given up holes again, in the lanes that have their rows, and returns an error that matches
-// store.ErrIdentity. The batches of such a lane's owner are void, and its next settlement changes nothing.
-func (s *Store) revive(ctx context.Context, conn *sql.Conn, came []arrival) error {
+// store.ErrIdentity. The batches of such a lane's owner are void, and its next settlement changes nothing. READ COMMITTED
+// is not asked for: with binlog_format = STATEMENT the server refuses its writes. Each read locks, so that none is of an old snapshot.
+func (s *Store) revive(ctx context.Context, conn *sql.Conn, came []late.Row) error {
 	err := db.Again(ctx, func() error {
-		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 		if err != nil {
 			return err
 		}
@@ -199,20 +204,21 @@ func (s *Store) revive(ctx context.Context, conn *sql.Conn, came []arrival) erro
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("mysql: %d numbers that were given up have rows now, the first is %d: their lanes are read again: %w", len(came), came[0].seq, store.ErrIdentity)
+	return fmt.Errorf("mysql: %d numbers that were given up have rows now, the first is %d: their lanes are read again: %w", len(came), came[0].Seq, store.ErrIdentity)
 }
 
-func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, came []arrival) error {
-	// Those that are noted no more were revived by another instance, and may have been sent since.
-	first, last := ends(came)
-	noted, err := s.dropped(ctx, tx, first-1, sweepPage, last, " FOR UPDATE")
-	if came = among(came, noted); err != nil || len(came) == 0 {
+func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, came []late.Row) error {
+	// Those that are noted no more were revived by another instance, and may have been sent since. The look locks the ranges
+	// that it passes, and so has an end: rows behind it have the next one.
+	first, _ := late.Ends(came)
+	noted, err := s.dropped(ctx, tx, first-1, sweepPage, 1<<62, " FOR UPDATE")
+	if came = late.Among(came, noted); err != nil || len(came) == 0 {
 		return err
 	}
 	lanes := map[store.Lane][]int64{}
 	var all []int64
 	for _, a := range came {
-		lanes[a.lane], all = append(lanes[a.lane], a.seq), append(all, a.seq)
+		lanes[a.Lane], all = append(lanes[a.Lane], a.Seq), append(all, a.Seq)
 	}
 	ids := slices.Sorted(maps.Keys(lanes))
 	positions, err := s.box.Positions(ctx, tx, ids, " ORDER BY lane FOR UPDATE")
@@ -228,8 +234,8 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, came []arrival) error 
 			return err
 		}
 		// The notes of the minutes would date them by when the lane passed them. When they are sent, nothing notes.
-		late := slices.DeleteFunc(lanes[lane], func(seq int64) bool { return seq > p.At })
-		_, err = tx.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, at) SELECT ?, seq, NULL FROM postrider_outbox WHERE seq IN (`+db.Numbers(late)+`)
+		behind := slices.DeleteFunc(lanes[lane], func(seq int64) bool { return seq > p.At })
+		_, err = tx.ExecContext(ctx, `INSERT INTO postrider_unparked (pipe, seq, at) SELECT ?, seq, NULL FROM postrider_outbox WHERE seq IN (`+db.Numbers(behind)+`)
 			ON DUPLICATE KEY UPDATE at = NULL`, s.box.Pipe)
 		if err != nil {
 			return err

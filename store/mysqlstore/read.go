@@ -94,6 +94,7 @@ type scanned struct {
 	sight
 	from holes.Position
 	late holes.Set // not holes any more: their rows in this lane come first
+	held bool      // nothing is read: a late row cannot be read in its place
 
 	lateCut, lateFull bool // more ranges than one query names; more rows than were asked for
 	lateRows          []head
@@ -342,6 +343,9 @@ func choose(reads []store.LaneRead, lanes []scanned) []int64 {
 	spent := 0
 	for i := range lanes {
 		l, r, size, n := &lanes[i], reads[i], 0, 0
+		if l.held {
+			continue
+		}
 		for _, h := range slices.Concat(l.lateRows, l.rows) {
 			if !h.passes || h.seq > l.from.At && l.Open.Has(h.seq) {
 				continue
@@ -396,6 +400,10 @@ func (s *Store) bodiesOf(ctx context.Context, q db.Querier, at int64, seqs []int
 // fill takes late rows, and behind them those behind the position.
 func (l *scanned) fill(p *page) {
 	b, before := p.b, l.from
+	if l.held {
+		l.stay(p)
+		return
+	}
 	for _, h := range l.lateRows {
 		if h.passes && !p.take(l.bodies, h.seq) {
 			_, left := l.late.Split(h.seq - 1)
@@ -436,13 +444,18 @@ func (l *scanned) fill(p *page) {
 // leave ends a page that is full. One that took nothing has not moved.
 func (l *scanned) leave(p *page, next holes.Position) {
 	if p.b.More = true; len(p.b.Messages) == 0 {
-		next = l.from
-		if p.r.After != nil {
-			p.b.Position = slices.Clone(p.r.After)
-			return
-		}
+		l.stay(p)
+		return
 	}
 	p.b.Position = db.Encode(next, l.history)
+}
+
+// stay leaves the lane where it was.
+func (l *scanned) stay(p *page) {
+	p.b.Position = db.Encode(l.from, l.history)
+	if p.r.After != nil {
+		p.b.Position = slices.Clone(p.r.After)
+	}
 }
 
 // page fills a batch up to its limits.

@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/beats"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/late"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
 	"github.com/postrider/postrider/store/mysqlstore/internal/views"
@@ -59,6 +60,7 @@ type Store struct {
 	filter   *store.Filter // of the pipe; nil: not read yet
 	eye      eye
 	beats    beats.Beats
+	refusal  late.Refusal
 	portion  portion.Portion
 
 	pauseNext time.Duration // of Wait
