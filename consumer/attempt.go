@@ -45,7 +45,9 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 	}
 	t.count = a.Count
 	switch {
-	case errors.Is(err, errTaken):
+	case errors.Is(err, errTaken), errors.Is(err, errStashed):
+		t.ruling = inboxwork.Gone
+		c.done(ctx, t)
 		return t.ack(), finished
 	case err != nil:
 		return c.outage(ctx, t, err), finished
@@ -66,6 +68,10 @@ func (c *Consumer[Tx]) begin(ctx context.Context, t *task, at turn) (v broker.Ve
 // key: its attempt count would stay for ever if this process ended now.
 var errTaken = errors.New("taken out of the stash")
 
+// errStashed means that a message of the source waits in the stash, where its attempts
+// are counted.
+var errStashed = errors.New("in the stash")
+
 func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inboxwork.Try) (a inboxwork.Attempt, err error) {
 	err = c.book(ctx, func(ctx context.Context, conn inbox.Conn) (err error) {
 		if t.stashed != nil && t.order != inbox.AnyOrder {
@@ -76,6 +82,9 @@ func (c *Consumer[Tx]) count(ctx context.Context, t *task, try inboxwork.Try) (a
 			}
 		}
 		a, err = c.inbox.BeginAttempt(ctx, conn, t.m, try)
+		if err == nil && a.Stashed && t.stashed == nil {
+			return errStashed
+		}
 		return err
 	})
 	return a, err

@@ -81,10 +81,13 @@ func (c *Consumer[Tx]) effectOnce(ctx context.Context, t *task, h Handler[Tx]) e
 			}
 			at = closing
 		}
-		if t.counted {
-			return c.inbox.ForgetAttempts(limited, conn, t.m)
+		switch {
+		case !t.counted:
+			return nil
+		case t.ruling == inboxwork.Gone:
+			return c.inbox.EndDuplicate(limited, conn, t.m, c.owner)
 		}
-		return nil
+		return c.inbox.ForgetAttempts(limited, conn, t.m)
 	})
 	switch {
 	case err == nil || at == claiming:

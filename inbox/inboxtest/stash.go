@@ -22,6 +22,7 @@ func stashCases() []Case {
 		{"stash/fails-whole", "when one of those that waited fails all of them stay", catchUpFails},
 		{"stash/due", "a message is due when the versions before it are there, and not before", stashDue},
 		{"stash/due-later", "a message that failed, or that another process works on, is not due", stashDueLater},
+		{"stash/keeps-attempts", "another delivery of what waits in the stash is known as such, and leaves its attempts as they are", stashKeepsAttempts},
 		{"stash/taken-once", "a stashed message is taken once, and not when its key has gone past it", takenOnce},
 		{"stash/behind-one-dead", "a look at the stash reads a few rows per key, however many wait behind the key's dead letter", behindOneDead},
 		{"stash/lowest-version", "of several that are due the lowest version comes first, whatever each of them needs", lowestVersion},
@@ -272,6 +273,62 @@ func stashDueLater(ctx context.Context, env *Env) error {
 		return fmt.Errorf("without patience is due: %+v, %v; want that of the other process", s, err)
 	}
 	return nil
+}
+
+func stashKeepsAttempts(ctx context.Context, env *Env) error {
+	in, other, m := env.inbox(consumer), env.inbox("shipping"), message("a", 2)
+	me := inboxwork.Try{Owner: "me"}
+	if err := env.stash(ctx, in, m); err != nil {
+		return err
+	}
+	err := env.in(ctx, func(tx inbox.Conn) error {
+		_, first := in.FailAttempt(ctx, tx, m, "here", false, 0, "no")
+		_, second := in.FailAttempt(ctx, tx, m, "here", false, 0, "no")
+		return errors.Join(first, second)
+	})
+	if err != nil {
+		return err
+	}
+	if buried, err := env.bury(ctx, in, m, 9, "unknown type"); err != nil || buried {
+		return fmt.Errorf("a dead letter was made of a stashed message: %v, %w", buried, err)
+	}
+	end := func(in *inboxwork.Inbox, owner string) error {
+		return env.in(ctx, func(tx inbox.Conn) error { return in.EndDuplicate(ctx, tx, m, owner) })
+	}
+	counted := inboxwork.Attempt{Count: 3, LastError: "no", Stashed: true}
+	err = errors.Join(
+		end(in, "me"),
+		env.began(ctx, in, m, me, counted),
+		end(in, "another"), // it is not the try of that owner
+		env.began(ctx, in, m, me, counted),
+		end(in, "me"),
+		env.began(ctx, in, m, inboxwork.Try{Owner: "another"}, counted),
+		// What waits for another consumer does not count here.
+		env.began(ctx, other, m, me, inboxwork.Attempt{Count: 1}),
+		end(other, "me"),
+		env.began(ctx, other, m, me, inboxwork.Attempt{Count: 1}))
+	if err != nil {
+		return err
+	}
+	err = env.in(ctx, func(tx inbox.Conn) error { _, err := in.SetMark(ctx, tx, "orders", "a", 1); return err })
+	if err != nil {
+		return err
+	}
+	s, err := env.due(ctx, in, -time.Hour, nil)
+	if err != nil || s == nil {
+		return fmt.Errorf("nothing is due, %w", err)
+	}
+	if r, err := env.takeStashed(ctx, in, *s, inbox.Contiguous); err != nil || r != inboxwork.Apply {
+		return fmt.Errorf("it is taken: ruling %d, %w", r, err)
+	}
+	if err := end(in, "me"); err != nil {
+		return err
+	}
+	tried, err := env.tried(ctx, in, []postrider.Message{m})
+	if err == nil && tried {
+		err = errors.New("the attempts of a message that left the stash are not forgotten")
+	}
+	return err
 }
 
 func takenOnce(ctx context.Context, env *Env) error {

@@ -23,6 +23,9 @@ type Attempt struct {
 	Orphan bool
 	// Alone means that the last try ran alone: see Try.Alone.
 	Alone bool
+	// Stashed means that the message waits in the stash, where its tries are counted: if it
+	// comes from elsewhere, roll this one back and skip it.
+	Stashed bool
 }
 
 // Try is an attempt about to begin.
@@ -41,8 +44,8 @@ type Try struct {
 
 // BeginAttempt counts one more try of m. Commit it before the handler runs, in
 // a transaction of its own: then a handler that takes the process down with it
-// is counted too. Every try must end in one of FailAttempt, Bury,
-// ForgetAttempts and ReturnAttempt; one that does not is an orphan.
+// is counted too. Every try must end in one of FailAttempt, Bury, ForgetAttempts,
+// ReturnAttempt and EndDuplicate; one that does not is an orphan.
 func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Message, try Try) (Attempt, error) {
 	if err := in.who.Usable(m.ID); err != nil {
 		return Attempt{}, err
@@ -51,16 +54,17 @@ func (in *Inbox) BeginAttempt(ctx context.Context, c inbox.Conn, m postrider.Mes
 		a            Attempt
 		state, owner string
 		wait         int64
+		stashed      int
 	)
 	takeOver := 0
 	if try.TakeOver {
 		takeOver = 1
 	}
 	args := append(in.names(&m, try.Origin), try.Owner, try.Alone, takeOver, m.Version)
-	if err := in.sql.begin.scan(ctx, c, args, &a.Count, &state, &wait, &owner, &a.Alone, &a.LastError); err != nil {
+	if err := in.sql.begin.scan(ctx, c, args, &a.Count, &state, &wait, &owner, &a.Alone, &a.LastError, &stashed); err != nil {
 		return Attempt{}, in.wrap("count an attempt of", m.ID, err)
 	}
-	a.Dead = state == "dead"
+	a.Dead, a.Stashed = state == "dead", stashed > 0
 	a.Wait = max(0, time.Duration(wait)*time.Microsecond)
 	a.Orphan = !a.Dead && a.Wait == 0 && owner != try.Owner
 	return a, nil
@@ -118,7 +122,8 @@ func (in *Inbox) bury(ctx context.Context, c inbox.Conn, m postrider.Message, or
 		return false, err
 	}
 	if !fresh {
-		return false, in.ForgetAttempts(ctx, c, m)
+		_, err := in.forgetUnstashed(ctx, c, &m)
+		return false, err
 	}
 	return true, in.writeDead(ctx, c, &m, origin, attempts, cause, undecodable)
 }
@@ -144,6 +149,25 @@ func (in *Inbox) ForgetAttempts(ctx context.Context, c inbox.Conn, m postrider.M
 		return in.wrap("forget the attempts of", m.ID, err)
 	}
 	return nil
+}
+
+// EndDuplicate ends the try that owner has begun of a message that another transaction has
+// claimed or taken out of the stash, and forgets its count. If the message waits in the stash,
+// its count stays, and only this try is taken back.
+func (in *Inbox) EndDuplicate(ctx context.Context, c inbox.Conn, m postrider.Message, owner string) error {
+	if forgotten, err := in.forgetUnstashed(ctx, c, &m); err != nil || forgotten {
+		return err
+	}
+	return in.ReturnAttempt(ctx, c, m, owner)
+}
+
+func (in *Inbox) forgetUnstashed(ctx context.Context, c inbox.Conn, m *postrider.Message) (forgotten bool, err error) {
+	res, err := in.sql.forgetUnstashed.Exec(ctx, c, in.who.Consumer, m.ID)
+	if err != nil {
+		return false, in.wrap("forget the attempts of", m.ID, err)
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
 }
 
 // maxCause bounds the error text that is kept, in bytes.

@@ -38,7 +38,7 @@ updated_at = {now}, version = VALUES(version)`
 
 	mysqlRuns = `state = 'retry' AND next_at <= {now} AND (coalesce(begun_by, '') IN ('', VALUES(begun_by)) OR CAST($9 AS integer) = 1)`
 
-	mysqlBegun = `SELECT attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, '')
+	mysqlBegun = `SELECT attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, ''), ` + inStashSQL + `
 FROM {attempt} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`
 
 	mysqlFail = `INSERT INTO {attempt}

@@ -11,6 +11,7 @@ import (
 type statements struct {
 	begin, fail                 written
 	unbegin, bury, forget       inboxsql.Statement
+	forgetUnstashed             inboxsql.Statement
 	tried, processed, became    inboxsql.Statement
 	act, acts, look, unfinished inboxsql.Statement
 	held, touched, claimedAt    inboxsql.Statement // on MySQL only, see mysql.go
@@ -23,7 +24,7 @@ type statements struct {
 func newStatements(l *inboxsql.Language) statements {
 	s := statements{
 		begin: written{read: l.Statement(beginSQL)}, fail: written{read: l.Statement(failSQL)},
-		unbegin: l.Statement(unbeginSQL), bury: l.Statement(burySQL), forget: l.Statement(forgetSQL),
+		unbegin: l.Statement(unbeginSQL), bury: l.Statement(burySQL), forget: l.Statement(forgetSQL), forgetUnstashed: l.Statement(forgetUnstashedSQL),
 		tried: l.Statement(triedSQL), processed: l.Statement(processedSQL), became: l.Statement(inboxsql.Became),
 		act: l.Statement(actSQL), acts: l.Statement(actsSQL), look: l.Statement(lookSQL), unfinished: l.Statement(unfinishedSQL), guard: newGuardStatements(l),
 		markBatch: l.Statement(markBatchSQL), batches: l.Statement(batchesSQL),
@@ -84,7 +85,9 @@ attempts = a.attempts + CASE WHEN ` + runsSQL + ` AND coalesce(a.begun_by, '') <
 begun_by = CASE WHEN ` + runsSQL + ` THEN excluded.begun_by ELSE a.begun_by END,
 alone = CASE WHEN ` + runsSQL + ` THEN excluded.alone ELSE a.alone END,
 updated_at = {now}, version = excluded.version
-RETURNING attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, '')`
+RETURNING attempts, state, {wait}, coalesce(begun_by, ''), alone, coalesce(last_error, ''), ` + inStashSQL
+
+	inStashSQL = `(SELECT count(*) FROM {stash} AS s WHERE s.consumer = $1 AND s.message_id = $2)`
 
 	runsSQL = `a.state = 'retry' AND a.next_at <= {now} AND (coalesce(a.begun_by, '') IN ('', excluded.begun_by) OR CAST($9 AS integer) = 1)`
 
@@ -110,4 +113,6 @@ version = excluded.version, schema_version = excluded.schema_version,
 created_at = excluded.created_at, raw_key = excluded.raw_key, undecodable = excluded.undecodable`
 
 	forgetSQL = `DELETE FROM {attempt} WHERE consumer = $1 AND message_id = $2 AND state = 'retry'`
+
+	forgetUnstashedSQL = forgetSQL + ` AND NOT EXISTS (SELECT 1 FROM {stash} AS s WHERE s.consumer = $1 AND s.message_id = $2)`
 )

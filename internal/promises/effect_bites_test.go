@@ -253,6 +253,7 @@ func breakers() map[string]breaker {
 		"stash/fails-whole":          ending(func(c inbox.Conn) (commit, rollback func() error) { return c.Commit, c.Commit }),
 		"stash/due":                  bends(bend{has: "hop(", old: "n.needs <= ", new: "0 <= "}),
 		"stash/due-later":            bends(bend{has: "hop(", old: "a.state = 'retry' AND a.next_at <= now()", new: "a.state = 'retry'"}),
+		"stash/keeps-attempts":       bends(bend{has: "state = 'retry' AND NOT EXISTS", old: "s.message_id = $2", new: "s.message_id < $2"}),
 		"stash/taken-once":           bends(bend{has: drops, asOne: true}),
 		"stash/behind-one-dead":      bends(bend{has: "hop(", old: "(n.topic, n.key, n.needs) > (h.", new: "(n.topic || '', n.key, n.needs) > (h."}),
 		"stash/lowest-version":       bends(bend{has: "hop(", old: "ORDER BY n.topic, n.key, n.version LIMIT", new: "ORDER BY n.needs, n.version LIMIT"}),
