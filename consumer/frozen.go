@@ -20,14 +20,21 @@ type excuses struct {
 	used map[string]int
 }
 
-// mostExcuses bounds the number of remembered messages.
+// mostExcuses bounds the number of remembered messages. Above it any one is forgotten: its
+// excuses begin anew, which delays its dead letter, and never makes one.
 const mostExcuses = 10_000
 
 func (e *excuses) take(id string, limit int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.used[id] >= limit || e.used[id] == 0 && len(e.used) >= mostExcuses {
+	if e.used[id] >= limit {
 		return false
+	}
+	if e.used[id] == 0 && len(e.used) >= mostExcuses {
+		for other := range e.used {
+			delete(e.used, other)
+			break
+		}
 	}
 	if e.used == nil {
 		e.used = make(map[string]int)

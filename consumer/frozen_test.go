@@ -93,9 +93,35 @@ func TestExcusesEnd(t *testing.T) {
 		t.Errorf("%d excuses, want 3 and then anew", n)
 	}
 	for i := range 2 * mostExcuses {
-		e.take(fmt.Sprint(i), 1)
+		if !e.take(fmt.Sprint(i), 1) {
+			t.Fatalf("message %d has no excuse, although it had none before", i)
+		}
 	}
 	if len(e.used) > mostExcuses {
 		t.Errorf("%d messages are remembered", len(e.used))
+	}
+}
+
+// TestExcusesOfFinishedMessagesAreForgotten: a message that is a dead letter, or was processed in a batch, is
+// remembered no more.
+func TestExcusesOfFinishedMessagesAreForgotten(t *testing.T) {
+	c := New(&script{}, DB[*sql.Tx](&flaky{}), &Options{Name: "billing", Batch: 2})
+	c.HandleMessage("x", func(context.Context, *sql.Tx, postrider.Message) error { return nil })
+	c.wrapped = c.handlers
+	for _, id := range []string{"dead", "done", "done too"} {
+		c.excuses.take(id, 3)
+	}
+	dead, batch := delivery("dead", "k"), []broker.Delivery{delivery("done", "k"), delivery("done too", "k")}
+	if v := c.giveUp(t.Context(), c.newTask(t.Context(), dead), errUnknownType); !v.Ack {
+		t.Fatalf("the verdict is %+v", v)
+	}
+	for i := range batch {
+		batch[i].Attempt, batch[i].Message.Type = 1, "x"
+	}
+	if !c.processBatch(t.Context(), batch) {
+		t.Fatal("the batch failed")
+	}
+	if len(c.excuses.used) > 0 {
+		t.Errorf("remembered are %v", c.excuses.used)
 	}
 }

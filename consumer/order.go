@@ -51,6 +51,7 @@ func (c *Consumer[Tx]) turnOf(ctx context.Context, conn inbox.Conn, t *task) (ru
 
 // done counts the outcome of a message, and continues with messages that waited for it.
 func (c *Consumer[Tx]) done(ctx context.Context, t *task) {
+	c.excuses.forget(t.m.ID)
 	switch t.ruling {
 	case inboxwork.Gone:
 		if t.stashed == nil {

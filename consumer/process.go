@@ -132,7 +132,6 @@ func (c *Consumer[Tx]) judge(ctx context.Context, t *task, err error) broker.Ver
 		if c.database.worked() {
 			c.opts.Logger.InfoContext(ctx, "database reachable again", "consumer", c.opts.Name)
 		}
-		c.excuses.forget(t.m.ID)
 		c.done(ctx, t)
 		return t.ack()
 	case ctx.Err() != nil: // shutting down, after DrainTimeout
@@ -211,6 +210,7 @@ func (c *Consumer[Tx]) bury(ctx context.Context, t *task, cause error) (v broker
 	if err != nil {
 		return c.outage(ctx, t, errors.Join(cause, err)), false
 	}
+	c.excuses.forget(t.m.ID)
 	if buried {
 		c.counts.dead.Add(1)
 		t.log().ErrorContext(ctx, "dead letter", "attempts", t.count, "error", cause)
