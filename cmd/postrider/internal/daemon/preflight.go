@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,9 +64,9 @@ func (u *unit) unsealed(ctx context.Context) error {
 }
 
 // preflight asks the broker whether it would accept any message. It returns an error
-// when the broker denies access, or has none of the destinations of the newest
-// messages: a relay that could only wait should end. A destination that is missing
-// among others is logged, because messages for the others must not wait for it.
+// when the broker denies access, or has no destination of any message: a relay that
+// could only wait should end. Other missing destinations are logged, because messages
+// that can be sent must not wait for them.
 func (u *unit) preflight(ctx context.Context) error {
 	probe := u.sink.Info().Probe
 	if probe == nil {
@@ -86,8 +87,8 @@ func (u *unit) preflight(ctx context.Context) error {
 		return nil // the relay logs a silent broker and waits for it
 	}
 	reasons, bad := gather(topics, missing)
-	if bad > 0 && bad == len(topics) {
-		return exit.Withf(exit.Usage, "broker %s can take none of the newest messages: %w", u.sink.Info().Name, errors.Join(reasons[:min(len(reasons), mostSaid)]...))
+	if bad > 0 && bad == len(topics) && u.onlyWaits(ctx, topics) {
+		return exit.Withf(exit.Usage, "broker %s can take no message of the pipe: %w", u.sink.Info().Name, errors.Join(reasons[:min(len(reasons), mostSaid)]...))
 	}
 	u.found.Store(bad < len(topics))
 	for _, err := range reasons[:min(len(reasons), mostSaid)] {
@@ -95,6 +96,23 @@ func (u *unit) preflight(ctx context.Context) error {
 	}
 	u.advise(ctx, topics)
 	return nil
+}
+
+// onlyWaits reports whether the relay could send nothing while some destinations are
+// missing: no message in the outbox has another one that is there. The newest messages
+// do not tell: older ones may be scheduled, or in retry, or behind.
+func (u *unit) onlyWaits(ctx context.Context, missing []string) bool {
+	names, whole, err := u.waiting(ctx)
+	if err != nil || !whole {
+		return false
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(missing, name) })
+	if len(names) == 0 {
+		return true
+	}
+	others, err := u.sink.Info().Probe(ctx, names)
+	_, bad := gather(names, others)
+	return err == nil && bad == len(names)
 }
 
 // gather returns the reasons why topics have no destination, and their number. Reasons

@@ -27,15 +27,17 @@ type unit struct {
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
 	destinations func(ctx context.Context) ([]string, error)
-	sealed       func(ctx context.Context) error // finds a route whose newest messages are all sealed; nil: no route needs it
-	relay        *relay.Relay
-	health       func() relay.Health
-	quiet        bool        // the broker is not asked for advice
-	found        atomic.Bool // the broker has a destination of the newest messages or of the routes
-	meter        *metrics
-	log          *slog.Logger
-	close        func()
-	watch        func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
+	// waiting lists those of all messages that wait; whole is false where there may be others.
+	waiting func(ctx context.Context) (names []string, whole bool, err error)
+	sealed  func(ctx context.Context) error // finds a route whose newest messages are all sealed; nil: no route needs it
+	relay   *relay.Relay
+	health  func() relay.Health
+	quiet   bool        // the broker is not asked for advice
+	found   atomic.Bool // the broker has a destination of the newest messages or of the routes
+	meter   *metrics
+	log     *slog.Logger
+	close   func()
+	watch   func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
 }
 
 // Memory that the messages in flight of all relays of a process may take, and how
@@ -145,6 +147,9 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	}
 	if err == nil {
 		u.destinations, err = set.Destinations(st)
+	}
+	if err == nil {
+		u.waiting, err = set.Waiting(st)
 	}
 	if err == nil {
 		u.sealed, err = set.Sealed(st)

@@ -17,6 +17,8 @@ import (
 	"github.com/postrider/postrider/schema/jsonschema"
 	"github.com/postrider/postrider/schema/proto"
 	"github.com/postrider/postrider/seal"
+	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // Router asks the table; nil when every message goes to its topic, plain.
@@ -163,6 +165,47 @@ func (set *Settings) Destinations(st *Outbox) (func(context.Context) ([]string, 
 		}
 		return slices.Sorted(maps.Keys(seen)), err
 	}, nil
+}
+
+// Waiting lists where all messages go that wait in the outbox, those that were set aside included.
+// whole is false if more wait than it reads.
+func (set *Settings) Waiting(st *Outbox) (func(context.Context) (names []string, whole bool, err error), error) {
+	table, err := set.namesOnly()
+	return func(ctx context.Context) ([]string, bool, error) {
+		whole, seen := true, map[string]bool{}
+		var msgs []postrider.Message
+		if st.Samples != nil {
+			var err error
+			if msgs, err = st.Samples.Newest(ctx, newestRouted+1, 0); err != nil {
+				return nil, false, err
+			}
+			whole = len(msgs) <= newestRouted
+		}
+		for _, state := range []store.State{store.Scheduled, store.Retry, store.Waiting} {
+			aside, err := st.Admin.Parked(ctx, ops.ParkedQuery{State: state, Limit: newestRouted, Bare: true})
+			if err != nil {
+				return nil, false, err
+			}
+			whole = whole && len(aside) < newestRouted
+			for i := range aside {
+				msgs = append(msgs, aside[i].Message)
+			}
+		}
+		for i := range msgs {
+			name := msgs[i].Topic
+			if table != nil {
+				r, err := table.Route(&msgs[i])
+				if err != nil {
+					continue
+				}
+				name = r.Topic
+			}
+			seen[name] = true
+		}
+		now, err := st.Admin.Status(ctx)
+		whole = whole && !now.Capped && now.Pending <= int64(len(msgs))
+		return slices.Sorted(maps.Keys(seen)), whole, err
+	}, err
 }
 
 // Compilers are the schema languages in which payloads are checked.

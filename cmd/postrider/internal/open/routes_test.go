@@ -43,3 +43,47 @@ func TestDestinationsReadNoPayload(t *testing.T) {
 		t.Errorf("destinations %q, %v", got, err)
 	}
 }
+
+// aside is an outbox with parked records of each state.
+type aside struct {
+	ops.Admin
+	each   int
+	status ops.Status
+}
+
+func (a aside) Status(context.Context) (ops.Status, error) { return a.status, nil }
+func (a aside) Parked(_ context.Context, q ops.ParkedQuery) (all []ops.ParkedRecord, err error) {
+	for range min(a.each, q.Limit) {
+		all = append(all, ops.ParkedRecord{Message: postrider.Message{Topic: q.State.String()}})
+	}
+	return all, nil
+}
+
+// TestWaitingIsAllThatWaits: the destinations of messages that were set aside are known, and it is known whether
+// there are others.
+func TestWaitingIsAllThatWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		newest int
+		aside
+		whole bool
+	}{
+		"all":               {1000, aside{each: 10, status: ops.Status{Pending: 1030}}, true},
+		"longer log":        {1001, aside{each: 10}, false},
+		"more aside":        {10, aside{each: 1000}, false},
+		"not of the newest": {10, aside{each: 1, status: ops.Status{Pending: 14}}, false},
+		"uncounted":         {10, aside{each: 1, status: ops.Status{Capped: true}}, false},
+	} {
+		newest := make(bare, c.newest)
+		for i := range newest {
+			newest[i].Topic = "new"
+		}
+		waiting, err := (&Settings{Format: "plain"}).Waiting(&Outbox{Office: &ops.Office{Samples: newest, Admin: c.aside}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, whole, err := waiting(t.Context())
+		if err != nil || whole != c.whole || !slices.Equal(names, []string{"new", "retry", "scheduled", "waiting"}) {
+			t.Errorf("%s: %q, all of them %v, error %v", name, names, whole, err)
+		}
+	}
+}
