@@ -40,5 +40,30 @@ func (s *Sink) Partitions(topic string) int {
 	return len(s.topics[topic].view.Load().parts)
 }
 
+// PartitionOf returns the partition of a key among n.
+func PartitionOf(key string, n int) int { return partitionOf(key, n) }
+
+// Forget makes the sink forget a topic that it knows, like a broker with old metadata.
+func (s *Sink) Forget(topic string) {
+	s.mu.Lock()
+	t := s.topics[topic]
+	s.mu.Unlock()
+	s.forget(t)
+}
+
+// Queued returns the number of calls that wait for a partition, 0 while its topic is unknown.
+func (s *Sink) Queued(topic string, partition int) int {
+	s.mu.Lock()
+	t := s.topics[topic]
+	s.mu.Unlock()
+	if t == nil || t.view.Load() == nil {
+		return 0
+	}
+	p := t.view.Load().parts[partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue)
+}
+
 // SessionTimeout returns the session timeout that the source requests.
 func (s *Source) SessionTimeout() any { return s.client.OptValue(kgo.SessionTimeout) }

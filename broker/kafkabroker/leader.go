@@ -123,9 +123,13 @@ func (l *leader) gather(e *encoder) []*batch {
 			at.kick()
 			continue
 		}
+		if mixes(flight, p.topic) {
+			l.add(p)
+			break
+		}
 		b, needs := p.next(e)
 		for needs && down == nil {
-			if _, down = l.sink.ensureProducer(l.sink.client.Context()); down == nil {
+			if down = p.topic.ensureProducer(l.sink.client.Context()); down == nil {
 				b, needs = p.next(e)
 			}
 		}
@@ -144,6 +148,21 @@ func (l *leader) gather(e *encoder) []*batch {
 		l.mu.Unlock()
 	}
 	return flight
+}
+
+// mixes reports whether a request would have batches of two states of one topic: one that the
+// sink has forgotten, and the next. Of two batches for one partition the broker
+// appends one, and its answer does not say which.
+func mixes(flight []*batch, t *topic) bool {
+	for i := len(flight) - 1; i >= 0; i-- {
+		switch other := flight[i].p.topic; {
+		case other == t:
+			return false
+		case other.name == t.name:
+			return true
+		}
+	}
+	return false
 }
 
 func (l *leader) send(flight []*batch) {

@@ -31,6 +31,9 @@ type partition struct {
 	limit    int // records per batch while a bad one is being looked for; 0: none
 }
 
+// place names the partition as the broker knows it, whichever topic's state it belongs to.
+func (p *partition) place() place { return place{p.topic.name, p.num} }
+
 // batch is a record batch and the segments that its messages belong to.
 type batch struct {
 	p       *partition
@@ -79,14 +82,14 @@ func (p *partition) list() bool {
 }
 
 // next returns the batch to send now, or nil. A leader calls it for a partition that
-// it took from its list. A partition without a producer takes the sink's; needs
-// reports that the sink has none either, and that nothing was done. The sink's producer
+// it took from its list. A partition without a producer takes the topic's; needs
+// reports that the topic has none either, and that nothing was done. The topic's producer
 // is read under the lock, so that a producer dropped by this partition is not taken.
 func (p *partition) next(e *encoder) (b *batch, needs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.listed = false
-	fresh := p.topic.sink.producer.Load()
+	fresh := p.topic.producer.Load()
 	if p.producer == nil && fresh == nil {
 		return nil, true
 	}
@@ -131,7 +134,7 @@ func (p *partition) next(e *encoder) (b *batch, needs bool) {
 // takes other records under a used number for a duplicate, and
 // acknowledges them without appending them. The caller holds mu.
 func (p *partition) dropProducer() {
-	p.topic.sink.producer.CompareAndSwap(p.producer, nil)
+	p.topic.producer.CompareAndSwap(p.producer, nil)
 	p.producer = nil
 }
 

@@ -8,12 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
@@ -50,22 +48,13 @@ type Sink struct {
 	maxBatch   int // bytes; noLimit: the topics' own limits alone
 	compressor kgo.Compressor
 	transactor *transactor // nil: no transactions
-	producer   atomic.Pointer[producer]
-	producing  lookup[*producer]
-	encoders   sync.Pool // of *encoder
-	batches    sync.Pool // of *batch
-	routes     sync.Pool // of *[]envelope.Route
+	encoders   sync.Pool   // of *encoder
+	batches    sync.Pool   // of *batch
+	routes     sync.Pool   // of *[]envelope.Route
 
 	mu      sync.Mutex
 	topics  map[string]*topic
 	leaders map[int32]*leader
-}
-
-// producer is the identity of an idempotent producer. Each partition has a sequence of
-// its own and starts it only once under one identity.
-type producer struct {
-	id    int64
-	epoch int16
 }
 
 // NewSink returns a sink that uses client, which the caller closes. It refuses
@@ -260,9 +249,6 @@ func (s *Sink) deliver(ctx context.Context, c *call) []error {
 	if err := ctx.Err(); err != nil {
 		return all(len(msgs), broker.Unknown(err, "", ""))
 	}
-	if _, err := s.ensureProducer(ctx); err != nil {
-		return all(len(msgs), err)
-	}
 	segs := s.assign(ctx, c)
 	s.enqueue(segs)
 	c.resolved(1)
@@ -304,7 +290,11 @@ func (s *Sink) assign(ctx context.Context, c *call) []*segment {
 			n := slices.IndexFunc(targets, func(t *target) bool { return t.name == topic })
 			if n < 0 {
 				n = len(targets)
-				targets = append(targets, s.target(ctx, topic))
+				next := s.target(ctx, topic)
+				if next.err == nil {
+					next.err = next.parts[0].topic.ensureProducer(ctx)
+				}
+				targets = append(targets, next)
 			}
 			t = targets[n]
 		}
@@ -386,49 +376,13 @@ func (s *Sink) enqueue(segs []*segment) {
 	}
 }
 
-// forget drops the state of a deleted topic. If a topic of that name is created
-// again, its partitions begin under another producer id, since records sent to
-// the old one may still arrive.
+// forget drops the state of a topic that the broker denies. It may be wrong: its metadata may
+// be old, and messages may wait in the partitions of the old state while others come to those
+// of the next one.
 func (s *Sink) forget(t *topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.topics[t.name] == t {
 		delete(s.topics, t.name)
-		if t.view.Load() != nil {
-			s.producer.Store(nil)
-		}
 	}
-}
-
-// ensureProducer returns the producer identity for partitions that have none,
-// and requests one from the broker if needed.
-func (s *Sink) ensureProducer(ctx context.Context) (*producer, error) {
-	if p := s.producer.Load(); p != nil {
-		return p, nil
-	}
-	p, err := s.producing.ask(ctx, s.newProducer)
-	if err != nil {
-		return nil, broker.Outage(fmt.Errorf("request a producer id: %w", remedy(err, "")), code(err), "")
-	}
-	return p, nil
-}
-
-func (s *Sink) newProducer() (*producer, error) {
-	if p := s.producer.Load(); p != nil {
-		return p, nil
-	}
-	ctx, cancel := context.WithTimeout(s.client.Context(), s.timeout)
-	defer cancel()
-	req := kmsg.NewPtrInitProducerIDRequest()
-	req.TransactionTimeoutMillis = int32(time.Minute.Milliseconds())
-	resp, err := req.RequestWith(ctx, s.client)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p := &producer{id: resp.ProducerID, epoch: resp.ProducerEpoch}
-	s.producer.Store(p)
-	return p, nil
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/postrider/postrider/broker"
 )
 
 // topicAge is the age at which the view of a topic is refreshed. Every instance
@@ -31,6 +33,17 @@ type topic struct {
 	view     atomic.Pointer[view]
 	next     atomic.Uint32 // partition of the next call's messages without a key
 	looking  lookup[*view]
+
+	producer  atomic.Pointer[producer] // of partitions that have none; nil: to be requested
+	producing lookup[*producer]
+}
+
+// producer is the identity of an idempotent producer. Each partition has a sequence of its
+// own and starts it only once under one identity. Identities are not shared between topics:
+// a topic that was forgotten and found again is two topics here, and one at the broker.
+type producer struct {
+	id    int64
+	epoch int16
 }
 
 // view is a topic at one moment.
@@ -178,6 +191,38 @@ func (t *topic) readLimit(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// ensureProducer requests a producer identity for partitions that have none, unless the
+// topic has one.
+func (t *topic) ensureProducer(ctx context.Context) error {
+	if t.producer.Load() != nil {
+		return nil
+	}
+	if _, err := t.producing.ask(ctx, t.newProducer); err != nil {
+		return broker.Outage(fmt.Errorf("request a producer id: %w", remedy(err, "")), code(err), "")
+	}
+	return nil
+}
+
+func (t *topic) newProducer() (*producer, error) {
+	if p := t.producer.Load(); p != nil {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(t.sink.client.Context(), t.sink.timeout)
+	defer cancel()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionTimeoutMillis = int32(time.Minute.Milliseconds())
+	resp, err := req.RequestWith(ctx, t.sink.client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &producer{id: resp.ProducerID, epoch: resp.ProducerEpoch}
+	t.producer.Store(p)
+	return p, nil
 }
 
 // maxTopic is the length of the longest name that Kafka allows.

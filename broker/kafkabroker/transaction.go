@@ -61,10 +61,10 @@ type transactor struct {
 
 	// The holder of turn owns the rest.
 	producer producer
-	dirty    bool      // a transaction may be open, or its outcome is unknown
-	opened   time.Time // just before the last transaction was begun
-	fenced   error     // not nil: another producer has the id
-	next     map[*partition]int32
+	dirty    bool            // a transaction may be open, or its outcome is unknown
+	opened   time.Time       // just before the last transaction was begun
+	fenced   error           // not nil: another producer has the id
+	next     map[place]int32 // sequence numbers; they outlive a topic that was forgotten and found again
 }
 
 func newTransactor(s *Sink, id string) *transactor {
@@ -223,7 +223,7 @@ func (t *transactor) begin(ctx context.Context) error {
 			return err
 		}
 		t.producer = producer{id: resp.ProducerID, epoch: resp.ProducerEpoch}
-		t.next = make(map[*partition]int32)
+		t.next = make(map[place]int32)
 		return nil
 	})
 }
@@ -254,7 +254,7 @@ func (t *transactor) add(ctx context.Context, batches []*txBatch) (map[*partitio
 	req.TransactionalID, req.ProducerID, req.ProducerEpoch = t.id, t.producer.id, t.producer.epoch
 	at := make(map[string]int)
 	for _, b := range batches {
-		pl := place{b.p.topic.name, b.p.num}
+		pl := b.p.place()
 		if parts[pl] != nil {
 			continue
 		}

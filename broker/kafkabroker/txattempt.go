@@ -93,7 +93,8 @@ func (t *transactor) produce(ctx context.Context, w *work, batches []*txBatch) (
 			b := flight[i]
 			switch t.judge(b, err) {
 			case actDone:
-				t.next[b.p] = (t.next[b.p] + int32(len(b.msgs))) & 0x7fffffff
+				at := b.p.place()
+				t.next[at] = (t.next[at] + int32(len(b.msgs))) & 0x7fffffff
 			case actRetry:
 				b.tries++
 				retry = true
@@ -216,7 +217,7 @@ func (t *transactor) sendTo(ctx context.Context, id int32, flight []*txBatch, id
 		rp := kmsg.NewProduceRequestTopicPartition()
 		rp.Partition, rp.Records = b.p.num, b.sealed
 		req.Topics[n].Partitions = append(req.Topics[n].Partitions, rp)
-		which[place{name, b.p.num}] = i
+		which[b.p.place()] = i
 	}
 	kresp, err := t.sink.client.Broker(int(id)).Request(ctx, req)
 	if err != nil {

@@ -180,7 +180,7 @@ func (b *txBatch) finish(t *transactor) {
 	e := t.sink.encoders.Get().(*encoder)
 	defer t.sink.encoders.Put(e)
 	b.sealed = e.finish(slices.Clone(b.records), len(b.msgs), stamp{
-		producer: t.producer.id, epoch: t.producer.epoch, sequence: t.next[b.p],
+		producer: t.producer.id, epoch: t.producer.epoch, sequence: t.next[b.p.place()],
 		millis: time.Now().UnixMilli(), transactional: true,
 	}, t.sink.compressor)
 }
