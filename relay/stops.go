@@ -2,7 +2,9 @@ package relay
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,20 +20,35 @@ type stops struct {
 	sink *broker.Stops // nil: the sink has no single destinations
 	// keep is the store's Info.SetStop; nil: stops are not recorded, only the sink knows them.
 	keep    func(context.Context, store.SetStop) (bool, error)
-	known   []string // as of the last heartbeat, which are made one at a time
 	writing atomic.Bool
+
+	mu    sync.Mutex
+	known []string // as of the last heartbeat
+	beats int      // heartbeats begun; they are made one at a time
+	// recorded has the destinations whose stops this relay has recorded, and the heartbeats
+	// begun by then. Until one that began later ends, the store's answers may lack them.
+	recorded map[string]int
 }
 
 func newStops(r *Relay) *stops {
-	return &stops{r: r, sink: r.sink.Info().Stops, keep: r.store.Info().SetStop}
+	return &stops{r: r, sink: r.sink.Info().Stops, keep: r.store.Info().SetStop, recorded: make(map[string]int)}
 }
 
-// told takes the stops from a heartbeat. It returns a function that writes new ones, or
-// nil: writing must not delay the heartbeat.
+// begin counts a heartbeat that is about to be made.
+func (s *stops) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beats++
+}
+
+// told takes the stops from the heartbeat that has begun last. It returns a function that
+// writes new ones, or nil: writing must not delay the heartbeat.
 func (s *stops) told(stopped []string) (write func(context.Context)) {
 	if s.keep == nil {
 		return nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Equal(stopped, s.known) {
 		s.known = slices.Clone(stopped)
 		s.r.log.Warn("stopped destinations changed", "stopped", stopped)
@@ -42,7 +59,8 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	if s.sink == nil {
 		return nil
 	}
-	s.sink.Set(stopped)
+	maps.DeleteFunc(s.recorded, func(_ string, beats int) bool { return beats < s.beats })
+	s.set()
 	gone := s.sink.Gone()
 	if len(gone) == 0 || !s.writing.CompareAndSwap(false, true) {
 		return nil
@@ -53,6 +71,20 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	}
 }
 
+// set passes the stops to the sink. The caller holds mu.
+func (s *stops) set() {
+	s.sink.Set(slices.AppendSeq(slices.Clone(s.known), maps.Keys(s.recorded)))
+}
+
+// noted marks a stop as recorded. The sink must learn of it at once: a person may resume the
+// destination before the next heartbeat, which then names it no more.
+func (s *stops) noted(destination string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recorded[destination] = s.beats
+	s.set()
+}
+
 // stopWrite bounds the time for recording one stop. It is tried again
 // with every heartbeat.
 const stopWrite = 10 * time.Second
@@ -61,6 +93,9 @@ func (s *stops) write(ctx context.Context, gone []broker.Gone) {
 	ctx, cancel := context.WithTimeout(ctx, stopWrite)
 	defer cancel()
 	for _, g := range gone {
+		if !slices.Contains(s.sink.Gone(), g) { // another relay has recorded it meanwhile
+			continue
+		}
 		_, err := s.keep(ctx, store.SetStop{Destination: g.Destination, Actor: "postrider", Reason: g.Reason})
 		if ctx.Err() != nil { // the relay ends: the next one learns it from the destination
 			return
@@ -69,6 +104,7 @@ func (s *stops) write(ctx context.Context, gone []broker.Gone) {
 			s.r.log.Warn("destination stop not recorded", "destination", g.Destination, "error", err)
 			return
 		}
+		s.noted(g.Destination)
 		s.r.log.Error("destination stopped", "destination", g.Destination, "reason", g.Reason)
 	}
 }

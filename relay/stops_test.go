@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,4 +138,89 @@ func TestADestinationThatIsGoneStaysStopped(t *testing.T) {
 			t.Error("nobody asked after the destination was resumed")
 		}
 	})
+}
+
+// TestAResumeBeforeTheNextHeartbeat: a person resumes a destination as soon as its stop is
+// recorded, before the relay's next heartbeat. The destination is tried again.
+//
+// Promises: S
+func TestAResumeBeforeTheNextHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New(&memstore.Options{Lanes: 1})
+		enqueue(t, mem, 1, 1, map[string]int64{})
+		st, sink := &stopStore{Store: mem, writes: 1}, &stopSink{}
+		resume := sync.OnceFunc(func() { st.set() })
+		stop := start(t, relay.New(recordingStore{st, resume}, sink, nil))
+		time.Sleep(20 * time.Second)
+		stop()
+		if n := sink.asked(); n != 2 || len(st.stops) != 1 {
+			t.Errorf("the destination was asked %d times, stopped %q", n, st.stops)
+		}
+	})
+}
+
+// recordingStore calls recorded when a stop has been recorded.
+type recordingStore struct {
+	*stopStore
+	recorded func()
+}
+
+func (s recordingStore) Info() store.Info {
+	info := s.stopStore.Info()
+	info.SetStop = func(ctx context.Context, req store.SetStop) (bool, error) {
+		changed, err := s.setStop(ctx, req)
+		s.recorded()
+		return changed, err
+	}
+	return info
+}
+
+// TestAHeartbeatFromBeforeTheStopResumesNothing: a heartbeat reads the stops, and its answer
+// arrives after a stop was recorded. The destination stays stopped.
+//
+// Promises: S
+func TestAHeartbeatFromBeforeTheStopResumesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New(&memstore.Options{Lanes: 1})
+		enqueue(t, mem, 1, 1, map[string]int64{})
+		st, sink := &lateStore{stopStore: &stopStore{Store: mem, writes: 1}, read: make(chan struct{}), stopped: make(chan struct{})}, &stopSink{}
+		st.stop = sync.OnceFunc(func() { close(st.stopped) })
+		stop := start(t, relay.New(st, sink, nil))
+		time.Sleep(20 * time.Second)
+		stop()
+		if n := sink.asked(); n != 1 || len(st.stops) != 1 || !st.late {
+			t.Errorf("the destination was asked %d times, stopped %q; a heartbeat was late: %v", n, st.stops, st.late)
+		}
+	})
+}
+
+// lateStore records a stop when a heartbeat has read the stops, and then answers the heartbeat.
+type lateStore struct {
+	*stopStore
+	writing       atomic.Bool
+	read, stopped chan struct{}
+	stop          func() // closes stopped
+	late          bool
+}
+
+func (s *lateStore) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	g, err := s.stopStore.Lease(ctx, req)
+	if s.writing.Load() && !s.late {
+		s.late = true
+		close(s.read)
+		<-s.stopped
+		time.Sleep(time.Millisecond) // the relay has learned that the stop is recorded
+	}
+	return g, err
+}
+
+func (s *lateStore) Info() store.Info {
+	info := s.stopStore.Info()
+	info.SetStop = func(ctx context.Context, req store.SetStop) (bool, error) {
+		s.writing.Store(true)
+		<-s.read
+		defer s.stop()
+		return s.setStop(ctx, req)
+	}
+	return info
 }
