@@ -71,3 +71,6 @@ func (s *Source) Queued() int {
 	defer s.mu.Unlock()
 	return len(s.queue)
 }
+
+// LateBytes returns the payload bytes that count against MaxLateBytes.
+func (s *Sink) LateBytes() int64 { return s.late.Load() }

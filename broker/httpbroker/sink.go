@@ -31,7 +31,7 @@ type SinkOptions struct {
 	Patience time.Duration
 	// Window bounds the requests under way of all calls together; 0: 1024.
 	Window int
-	// MaxLateBytes is the most payload bytes of requests whose calls have ended. A
+	// MaxLateBytes is the most payload bytes of requests in flight whose calls have ended. A
 	// request above it is aborted. 0: 64 MiB.
 	MaxLateBytes int
 }
@@ -44,7 +44,7 @@ type Sink struct {
 	life     context.Context
 	end      context.CancelFunc
 	slots    chan struct{}
-	late     atomic.Int64 // payload bytes of requests whose calls have ended
+	late     atomic.Int64 // payload bytes of requests in flight whose calls have ended
 	youngest atomic.Int64 // when the youngest accepted request began, in Unix nanoseconds
 	table    atomic.Pointer[table]
 	swap     sync.Mutex // held while the table or stopped changes

@@ -297,6 +297,72 @@ func TestLateBytes(t *testing.T) {
 	}
 }
 
+// TestLateAnswersLeaveRoom: answers that arrived after their calls hold no payload, used or
+// not. So the requests of a slow endpoint continue, and are made once.
+//
+// Promises: D, G
+func TestLateAnswersLeaveRoom(t *testing.T) {
+	for name, status := range map[string]int{"accepted": http.StatusOK, "failed": http.StatusInternalServerError} {
+		t.Run(name, func(t *testing.T) {
+			hanging, answer := held(t, "hanging", status)
+			slow, accept := held(t, "slow", http.StatusOK)
+			s := newSink(t, &httpbroker.SinkOptions{Patience: 100 * time.Millisecond, MaxLateBytes: 1000}, hanging.Endpoint, slow.Endpoint)
+			unasked, asked := messages("hanging", 0, 1)[0], messages("slow", 1, 1)[0]
+			unasked.Payload, asked.Payload = make([]byte, 900), make([]byte, 900)
+			soon(t, "the hanging endpoint's request continues", func() bool {
+				e := deliver(t, s, unasked)[0]
+				return e != nil && e.Code == "SLOW"
+			})
+			answer()
+			soon(t, "the answer holds no payload", func() bool { return s.LateBytes() == 0 })
+			soon(t, "the slow endpoint's request continues", func() bool {
+				e := deliver(t, s, asked)[0]
+				return e != nil && e.Code == "SLOW"
+			})
+			accept()
+			soon(t, "the slow endpoint's message is accepted", func() bool { return deliver(t, s, asked)[0] == nil })
+			if n := slow.requests.Load(); n != 1 {
+				t.Errorf("the slow endpoint got %d requests", n)
+			}
+		})
+	}
+}
+
+// soon waits for a condition, at most a minute.
+func soon(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// holding is an endpoint that answers no request before it is released.
+type holding struct {
+	httpbroker.Endpoint
+	requests atomic.Int64
+}
+
+func held(t *testing.T, topic string, status int) (h *holding, release func()) {
+	t.Helper()
+	h = &holding{}
+	released := make(chan struct{})
+	h.Endpoint = serve(t, topic, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		h.requests.Add(1)
+		select {
+		case <-released:
+		case <-r.Context().Done():
+		}
+		w.WriteHeader(status)
+	})
+	h.Timeout = time.Minute
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release)
+	return h, release
+}
+
 func TestGoneStops(t *testing.T) {
 	var seen atomic.Int64
 	bad := serve(t, "bad", func(w http.ResponseWriter, _ *http.Request) { seen.Add(1); w.WriteHeader(http.StatusGone) })

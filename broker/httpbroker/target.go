@@ -1,8 +1,8 @@
 package httpbroker
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,9 +31,10 @@ const (
 // job is one message on its way to one endpoint.
 type job struct {
 	t      *target
-	name   string // the message's id: webhook-id
-	id     string // under which the answer is kept when the call has ended; "": it is not kept
-	size   int    // of the payload
+	name   string            // the message's id: webhook-id
+	id     string            // under which the answer is kept when the call has ended; "": it is not kept
+	sum    [sha256.Size]byte // of headers and payload, when the call has ended
+	size   int               // of the payload
 	header http.Header
 	body   *body
 
@@ -318,6 +319,7 @@ func (t *target) goOn(j *job) bool {
 		t.s.late.Add(-int64(j.size))
 		return false
 	}
+	j.sum = j.digest()
 	j.body.own()
 	if old := t.late[j.id]; old != nil {
 		t.forget(old)
@@ -345,7 +347,7 @@ func (t *target) sweep() {
 	}
 	t.swept = now
 	for _, j := range t.late { // order does not matter: only deletes
-		if j.state == done && now.Sub(j.ended) > keepLate {
+		if j.stale(now) || j.state == done && now.Sub(j.ended) > keepLate {
 			t.forget(j)
 		}
 	}
@@ -354,11 +356,15 @@ func (t *target) sweep() {
 // maxLate is the number of unused answers that are kept.
 const maxLate = 4096
 
-// keep holds the answer of a request whose call has ended.
+// keep holds the answer of a request whose call has ended. It drops the message: a payload
+// counts against MaxLateBytes, and the answer may never be used.
 func (t *target) keep(j *job) {
 	if t.late[j.id] != j || j.id == "" {
 		return
 	}
+	t.s.late.Add(-int64(j.size))
+	j.body.drop()
+	j.name, j.header = "", nil
 	if len(t.late) > maxLate {
 		for _, old := range t.late { // forget any one: its message is sent once more
 			if old.state == done {
@@ -371,15 +377,20 @@ func (t *target) keep(j *job) {
 
 func (t *target) forget(j *job) {
 	delete(t.late, j.id)
-	t.s.late.Add(-int64(j.size))
 	if j.state == flying {
+		t.s.late.Add(-int64(j.size))
 		j.cancel()
+		j.body.drop()
 	}
-	j.body.drop()
 }
 
 // staleAfter is the age up to which a failure is used as the answer to a new try.
 const staleAfter = time.Second
+
+// stale reports whether the job has failed too long ago for a new try.
+func (j *job) stale(now time.Time) bool {
+	return j.state == done && j.err != nil && now.Sub(j.ended) > staleAfter
+}
 
 // resume finds the request that an earlier call has left for the same message: j takes
 // it over, or its answer is known. The caller holds the call's lock.
@@ -390,24 +401,27 @@ func (t *target) resume(j *job) (old *job, answered bool) {
 	if old == nil {
 		return nil, false
 	}
-	stale := old.state == done && old.err != nil && time.Since(old.ended) > staleAfter
-	if stale || !old.same(j) {
+	if old.stale(time.Now()) || old.sum != j.digest() {
 		t.forget(old)
 		return nil, false
 	}
 	delete(t.late, j.id)
-	t.s.late.Add(-int64(j.size))
+	if old.state == flying {
+		t.s.late.Add(-int64(old.size))
+	}
 	old.c, old.i = j.c, j.i
 	return old, old.state == done
 }
 
-// same reports whether both are the same message with the same headers and payload.
-func (j *job) same(o *job) (same bool) {
-	if !maps.EqualFunc(j.header, o.header, slices.Equal) {
-		return false
+// digest is the same for jobs with the same headers and payload.
+func (j *job) digest() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(j.header)) {
+		fmt.Fprintf(h, "%q%q", name, j.header[name])
 	}
-	j.body.with(func(mine []byte) { o.body.with(func(theirs []byte) { same = bytes.Equal(mine, theirs) }) })
-	return same
+	j.body.with(func(data []byte) { _, _ = h.Write(data) })
+	h.Sum(sum[:0])
+	return sum
 }
 
 // close aborts requests in flight and answers queued jobs.
