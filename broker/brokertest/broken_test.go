@@ -54,6 +54,16 @@ func brokenSinks() map[string]func(*brokertest.Env) {
 		"sink/missing": func(e *brokertest.Env) { // makes a bad message of it
 			answer(e, "the topic does not exist", func(err error) error { return broker.Rejected(err, "", "") })
 		},
+		"sink/one-id": func(e *brokertest.Env) { // knows the answers of a call by their ids
+			inner := e.Sink
+			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {
+				errs := inner.Deliver(ctx, broker.Batch{Messages: msgs})
+				for i := range errs {
+					errs[i] = errs[slices.IndexFunc(msgs, func(m postrider.Message) bool { return m.ID == msgs[i].ID })]
+				}
+				return errs
+			})
+		},
 		"sink/context": func(e *brokertest.Env) { // continues after its context has ended
 			inner := e.Sink
 			e.Sink = sink(func(ctx context.Context, msgs []postrider.Message) []error {

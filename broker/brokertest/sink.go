@@ -22,6 +22,7 @@ func sinkCases() []Case {
 		{"sink/concurrent", "calls that run at once do not disturb each other", sinkConcurrent},
 		{"sink/rejected", "what is too large is rejected alone; later messages of its key are not accepted", sinkRejected},
 		{"sink/missing", "a missing topic is an outage that names its destination", sinkMissing},
+		{"sink/one-id", "each message has its own answer, also when several share an id", sinkOneID},
 		{"sink/context", "after the context has ended nothing is accepted any more", sinkContext},
 		{"sink/again", "a message may be sent again with the same id", sinkAgain},
 	}
@@ -275,6 +276,36 @@ func sinkMissing(ctx context.Context, env *Env) error {
 		return fmt.Errorf("the outage's destination is %q", e.Destination)
 	}
 	return nil
+}
+
+// sinkOneID sends messages of one id to the topic and to a missing one. An id is unique among
+// the messages of one consumer, and nothing forbids others to use it.
+func sinkOneID(ctx context.Context, env *Env) error {
+	if env.Missing == "" {
+		return notApplicable("every topic exists")
+	}
+	msgs := messages(env.Topic, 6, 6)
+	down := func(i int) bool { return i >= 1 && i <= 3 }
+	for i := range msgs {
+		msgs[i].ID = id(i / 3) // of messages 0 to 2, and of 3 to 5
+		if down(i) {
+			msgs[i].Topic = env.Missing
+		}
+	}
+	msgs[5].ID = id(5) // the other two messages of the topic have different ids
+	errs, err := deliver(ctx, env.Sink, msgs)
+	if err != nil {
+		return err
+	}
+	for i, err := range errs {
+		switch e := broker.Classify(err); {
+		case down(i) && (e == nil || e.Class != broker.ClassOutage || !strings.Contains(e.Destination, env.Missing)):
+			return fmt.Errorf("message %d, for the missing topic, is answered %v, not an outage of that destination", i, err)
+		case !down(i) && err != nil:
+			return fmt.Errorf("message %d, for the topic that exists, is answered: %w", i, err)
+		}
+	}
+	return holds(ctx, env, 3)
 }
 
 func sinkContext(ctx context.Context, env *Env) error {

@@ -46,7 +46,7 @@ func (d *delivery) await(ctx context.Context) {
 // routing key is not slow.
 func (d *delivery) head() int {
 	for i := range d.wire {
-		if !d.slow[d.wire[i].key] {
+		if !d.slow[d.wire[i].place.key] {
 			return i
 		}
 	}
@@ -71,7 +71,7 @@ func (d *delivery) sweep() {
 				continue
 			}
 			if d.swept.Sub(w.since) >= sweepAfter {
-				d.slow[w.key] = true
+				d.slow[w.place.key] = true
 			}
 			open = append(open, w)
 		}
@@ -91,8 +91,8 @@ func (d *delivery) take(w *sent) {
 		d.fail(w.i, err)
 		return
 	}
-	delete(d.slow, w.key)
-	d.s.refusals.taken(w.key)
+	delete(d.slow, w.place.key)
+	d.s.refusals.taken(w.place.key)
 	if n := d.next[w.i]; n > 0 {
 		d.ready = append(d.ready, int(n))
 	}

@@ -111,13 +111,13 @@ func (s *Sink) session(ctx context.Context, l *line) (*session, error) {
 }
 
 // settled waits until the broker has answered earlier sends of the message.
-func (s *Sink) settled(ctx context.Context, id string) error {
+func (s *Sink) settled(ctx context.Context, at place) error {
 	for i := range s.lines {
 		live := s.lines[i].live.Load()
 		if live == nil {
 			continue
 		}
-		if err := live.settled(ctx, id, s.opts.Timeout); err != nil {
+		if err := live.settled(ctx, at, s.opts.Timeout); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,9 @@ type publishing struct {
 	exchange, routingKey string
 }
 
+// place is what the broker's return will say of the message.
+func (p *publishing) place() place { return place{p.MessageId, p.routingKey} }
+
 const (
 	shortMost  = 255              // bytes of a short string: routing key, property, header name
 	headerRoom = frameSize - 4096 // properties and headers share one frame

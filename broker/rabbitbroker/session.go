@@ -3,6 +3,7 @@ package rabbitbroker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,10 +30,20 @@ type session struct {
 	learned   atomic.Bool // the sink has learned from its end
 
 	mu        sync.Mutex
-	why       error                   // why the session ended
-	returned  map[string]*amqp.Return // by message id
-	left      map[string]*sent        // unconfirmed when their call ended
+	why       error // why the session ended
+	flights   map[place]flight
+	left      map[place][]*sent // unconfirmed when their calls ended
 	anonymous uint64
+}
+
+// place is what a return says of its message. The id alone is not enough: messages for
+// different queues may share one.
+type place struct{ id, key string }
+
+// flight has the messages of one place that the broker has not answered.
+type flight struct {
+	open     int
+	returned *amqp.Return // of one of them, and counts for all: the broker does not say which
 }
 
 // openSession connects and makes sure that the exchange exists: publishing to
@@ -44,7 +55,7 @@ func openSession(ctx context.Context, d *dialer, exchange string) (*session, err
 	}
 	s := &session{
 		conn: c, wire: wire, ended: make(chan struct{}),
-		returned: make(map[string]*amqp.Return), left: make(map[string]*sent),
+		flights: make(map[place]flight), left: make(map[place][]*sent),
 	}
 	if err := within(ctx, wire, func() error { return s.begin(exchange) }); err != nil {
 		s.end(nil)
@@ -109,7 +120,10 @@ func (s *session) watch() {
 	go func() {
 		for r := range returns {
 			s.mu.Lock()
-			s.returned[r.MessageId] = &r
+			if f, ok := s.flights[place{r.MessageId, r.RoutingKey}]; ok {
+				f.returned = &r
+				s.flights[place{r.MessageId, r.RoutingKey}] = f
+			}
 			s.mu.Unlock()
 			<-noted
 		}
@@ -176,7 +190,9 @@ func (s *session) publish(p *publishing) (*amqp.DeferredConfirmation, error) {
 		s.anonymous++
 		p.MessageId = "-" + strconv.FormatUint(s.anonymous, 10)
 	}
-	delete(s.returned, p.MessageId)
+	f := s.flights[p.place()]
+	f.open++
+	s.flights[p.place()] = f
 	s.mu.Unlock()
 	return s.ch.PublishWithDeferredConfirm(p.exchange, p.routingKey, true, false, p.Publishing)
 }
@@ -193,8 +209,7 @@ func (s *session) answer(w *sent) error {
 		return broker.Unknown(why, replyCode(why), "")
 	}
 	s.mu.Lock()
-	r := s.returned[w.id]
-	delete(s.returned, w.id)
+	r := s.landed(w.place)
 	s.mu.Unlock()
 	switch {
 	case r != nil:
@@ -205,50 +220,75 @@ func (s *session) answer(w *sent) error {
 	return nil
 }
 
+// landed counts an answered message out, and returns the return that counts for it. The
+// caller holds mu.
+func (s *session) landed(at place) *amqp.Return {
+	f := s.flights[at]
+	if f.open--; f.open > 0 {
+		s.flights[at] = f
+	} else {
+		delete(s.flights, at)
+	}
+	return f.returned
+}
+
 // leave remembers a message in flight whose call has ended.
 func (s *session) leave(w *sent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.left) >= leftMost {
-		for id, w := range s.left {
-			select {
-			case <-w.confirm.Done():
-				delete(s.left, id)
-				delete(s.returned, id)
-			default:
-			}
+		for at := range s.left {
+			s.forget(at)
 		}
 	}
 	own := *w
-	s.left[w.id] = &own
+	s.left[w.place] = append(s.left[w.place], &own)
 	s.someLeft.Store(true)
 }
 
-// leftMost is the number of remembered messages above which answered ones are
-// forgotten.
+// leftMost is the number of places with remembered messages above which answered messages
+// are forgotten.
 const leftMost = 1024
 
-// settled waits until the broker has answered an earlier send of the message: its return
-// must not be taken for the return of the next send, nor may it arrive after that.
-func (s *session) settled(ctx context.Context, id string, wait time.Duration) error {
+// forget forgets the remembered messages of a place that are answered by now. The caller
+// holds mu.
+func (s *session) forget(at place) {
+	s.left[at] = slices.DeleteFunc(s.left[at], func(w *sent) bool {
+		select {
+		case <-w.confirm.Done():
+			s.landed(at)
+			return true
+		default:
+			return false
+		}
+	})
+	if len(s.left[at]) == 0 {
+		delete(s.left, at)
+	}
+}
+
+// settled waits until the broker has answered earlier sends of the message: their return
+// must not be taken for the return of the next send, nor may they arrive after that.
+func (s *session) settled(ctx context.Context, at place, wait time.Duration) error {
 	if !s.someLeft.Load() {
 		return nil
 	}
-	s.mu.Lock()
-	w := s.left[id]
-	s.mu.Unlock()
-	if w == nil {
-		return nil
+	for {
+		s.mu.Lock()
+		s.forget(at)
+		var w *sent
+		if open := s.left[at]; len(open) > 0 {
+			w = open[0]
+		}
+		s.someLeft.Store(len(s.left) > 0)
+		s.mu.Unlock()
+		if w == nil {
+			return nil
+		}
+		if err := s.answered(ctx, w, wait); err != nil {
+			return err
+		}
 	}
-	if err := s.answered(ctx, w, wait); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.left, id)
-	delete(s.returned, id)
-	s.someLeft.Store(len(s.left) > 0)
-	return nil
 }
 
 // answered waits for the answer of a remembered message, unless it cannot come any more.

@@ -142,8 +142,7 @@ func (s *Sink) limit() int { return int(s.most.Load()) }
 // sent is one message on the wire.
 type sent struct {
 	i           int
-	id          string
-	key         string // AMQP's routing key
+	place       place
 	destination string
 	confirm     *amqp.DeferredConfirmation
 	session     *session
@@ -245,7 +244,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 	if err := d.s.refusals.of(to.key, d.s.opts.Exchange, time.Now()); err != nil {
 		return err
 	}
-	if err := d.s.settled(ctx, m.ID); err != nil {
+	if err := d.s.settled(ctx, p.place()); err != nil {
 		return err
 	}
 	confirm, err := session.publish(p)
@@ -253,7 +252,7 @@ func (d *delivery) send(ctx context.Context, session *session, i int) error {
 		session.end(nil) // half a message may be on the wire
 		return broker.Unknown(fmt.Errorf("publish: %w", err), replyCode(err), "")
 	}
-	d.wire = append(d.wire, sent{i, p.MessageId, to.key, to.destination, confirm, session, time.Now()})
+	d.wire = append(d.wire, sent{i, p.place(), to.destination, confirm, session, time.Now()})
 	return nil
 }
 

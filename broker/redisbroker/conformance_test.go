@@ -41,11 +41,11 @@ func TestRealServer(t *testing.T) {
 func TestStreamsMadeByHand(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t, testserver.Redis7).Addr
-	brokertest.RunSome(t, []string{"sink/missing", "sink/scope", "sink/deleted", "sink/order", "sink/cut"}, func(t *testing.T) *brokertest.Env {
+	brokertest.RunSome(t, []string{"sink/missing", "sink/one-id", "sink/scope", "sink/deleted", "sink/order", "sink/cut"}, func(t *testing.T) *brokertest.Env {
 		e := env(t, addr, "&create=off")
 		e.Server = title(testserver.Redis7) + ", create=off"
 		maps.DeleteFunc(e.Without, func(name, _ string) bool {
-			return name == "sink/missing" || name == "sink/scope" || name == "sink/deleted"
+			return name == "sink/missing" || name == "sink/one-id" || name == "sink/scope" || name == "sink/deleted"
 		})
 		ask(t, addr, "XGROUP", "CREATE", e.Topic, "g", "0", "MKSTREAM")
 		e.Missing = "nowhere" + rand.Text()
@@ -173,6 +173,7 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 		Without: map[string]string{
 			"sink/dedup":       "a stream keeps what is sent again: IDMP is off",
 			"sink/missing":     "XADD makes the stream: TestStreamsMadeByHand is about create=off",
+			"sink/one-id":      "XADD makes the stream: TestStreamsMadeByHand is about create=off",
 			"sink/scope":       "XADD makes the stream: TestStreamsMadeByHand is about create=off",
 			"sink/deleted":     "XADD makes the stream: TestStreamsMadeByHand is about create=off",
 			"sink/late-answer": "no call is refused that could be mistaken: XADD makes the stream",
