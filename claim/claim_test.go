@@ -55,4 +55,14 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: %q", tc.name, got)
 		}
 	}
+	asked := 0
+	p.Valid = func(m *postrider.Message) bool { asked++; return m.Type == "valid" }
+	for typ, want := range map[string]bool{"valid": true, "invalid": false} {
+		if got := p.Ref(1, 2, &postrider.Message{Type: typ, Payload: []byte("abcd"), Time: now}); (got != "") != want {
+			t.Errorf("%s: %q", typ, got)
+		}
+	}
+	if p.Ref(1, 2, &postrider.Message{Payload: []byte("abc"), Time: now}); asked != 2 {
+		t.Errorf("%d payloads were validated, 2 could stay", asked)
+	}
 }

@@ -64,6 +64,11 @@ type Policy struct {
 	// database: half of the retention of payloads, so that consumers have the
 	// other half. 0: any age, for an outbox without retention.
 	MaxAge time.Duration
+	// Valid reports whether a payload matches its schema, for messages whose payload would
+	// stay; nil: any does. Other messages are sent whole, and the sink's router, which cannot
+	// validate what stays in the database, rejects them. It must be fast, and safe for
+	// concurrent use.
+	Valid func(m *postrider.Message) bool
 }
 
 // Without returns m without its payload and with the header ref
@@ -77,9 +82,9 @@ func Without(m postrider.Message, ref string) postrider.Message {
 }
 
 // Ref returns the value of the header for the message at lane and
-// seq, and "" for a message that is sent whole. It reads the clock.
+// seq, and "" for a message that is sent whole. It reads the clock, and calls Valid.
 func (p *Policy) Ref(lane int, seq int64, m *postrider.Message) string {
-	if len(m.Payload) <= p.Above || p.MaxAge > 0 && time.Since(m.Time) > p.MaxAge {
+	if len(m.Payload) <= p.Above || p.MaxAge > 0 && time.Since(m.Time) > p.MaxAge || p.Valid != nil && !p.Valid(m) {
 		return ""
 	}
 	return Ref{Schema: p.Schema, Lane: lane, Seq: seq, ID: m.ID, Bytes: len(m.Payload), SHA256: sha256.Sum256(m.Payload)}.String()

@@ -82,7 +82,9 @@ type Options struct {
 	// destination is held instead of making more dead letters. 0: 20; negative: never.
 	Brake int
 	// Route is the router of the sink, if it has one: then a destination that is
-	// down delays only its own messages, not other messages of their topics.
+	// down delays only its own messages, not other messages of their topics. The engine
+	// asks several times per message and waits for the answer: give it the rules
+	// without their validation, and the validation to Claim.
 	Route envelope.Router
 	// Claim leaves large payloads in the database, for consumers to fetch; nil: none.
 	// A message is sent whole if Route gives it a format without references. Without

@@ -37,8 +37,8 @@ type Rule struct {
 	SchemaVersion int32
 	// Validate is the treatment of a message whose payload Validator refuses; default Off. A
 	// payload that is sealed, erased or left in the database passes: the relay cannot
-	// read it. With claims, give this router to relay.Options.Route too, which validates
-	// payloads before they are left in the database.
+	// read it. With claims, let claim.Policy.Valid ask this router too, before payloads are left
+	// in the database.
 	Validate  Validation
 	Validator schema.Checker
 	// Warn is called for such a message if Validate is Warn. It must return at once, be safe

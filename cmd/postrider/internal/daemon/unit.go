@@ -143,7 +143,10 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	set.Invalid, set.Log = invalidLog(u.log, time.Now), u.log
 	sink, err := open.Sink(set)
 	if err == nil {
-		opts.Route, err = set.Router()
+		opts.Route, err = set.Places()
+	}
+	if err == nil && opts.Claim != nil {
+		opts.Claim.Valid, err = set.Valid()
 	}
 	if err == nil {
 		u.destinations, err = set.Destinations(st)

@@ -33,6 +33,28 @@ func (set *Settings) Router() (envelope.Router, error) {
 	return table.Route, nil
 }
 
+// Places is Router for a relay's engine: it does not look at payloads, because the engine asks
+// several times per message.
+func (set *Settings) Places() (envelope.Router, error) {
+	table, err := set.namesOnly()
+	if table == nil {
+		return nil, err
+	}
+	return table.Route, nil
+}
+
+// Valid reports whether a message's route accepts its payload; nil when no route validates.
+func (set *Settings) Valid() (func(m *postrider.Message) bool, error) {
+	table, err := set.Table()
+	if table == nil || set.Schemas == "" {
+		return nil, err
+	}
+	return func(m *postrider.Message) bool {
+		_, err := table.Route(m)
+		return err == nil
+	}, nil
+}
+
 // Table is made of the rules and the format; nil when every message goes to its
 // topic, plain.
 func (set *Settings) Table() (*route.Table, error) {
@@ -54,7 +76,8 @@ func table(rules []route.Rule) (*route.Table, error) {
 	return t, err
 }
 
-// namesOnly is the table for messages that were read without their payloads; nil as Table's.
+// namesOnly is the table without validation, also for messages that were read without their
+// payloads; nil as Table's.
 func (set *Settings) namesOnly() (*route.Table, error) {
 	rules, err := set.rules()
 	if err != nil || rules == nil {
