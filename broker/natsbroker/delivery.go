@@ -204,6 +204,7 @@ func (d *delivery) subject(i int) string {
 func (d *delivery) giveUp() {
 	connected, epoch, now := d.s.nc.IsConnected(), d.s.nc.Stats().Reconnects, time.Now()
 	deaf := d.s.acks.deafened()
+	refusals := d.s.nc.LastError() != d.before //nolint:errorlint // the same value is an old error
 	for i, t := range d.tickets {
 		if t == 0 {
 			continue
@@ -212,7 +213,11 @@ func (d *delivery) giveUp() {
 		if sent.call != d { // answered meanwhile
 			continue
 		}
-		switch err := denied(d.s.nc, d.before, d.subject(i)); {
+		var err error
+		if refusals { // otherwise each look would encode every message again
+			err = denied(d.s.nc, d.before, d.subject(i))
+		}
+		switch {
 		case err != nil:
 			d.fail(i, err)
 		case deaf != nil:

@@ -2,12 +2,14 @@ package natsbroker_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/broker/natsbroker"
+	"github.com/postrider/postrider/envelope"
 )
 
 // TestMaxHeldBytes: at its limit of unsettled bytes the source takes no
@@ -66,5 +68,35 @@ func TestMaxHeldBytes(t *testing.T) {
 	}
 	if rounds < 5 {
 		t.Errorf("everything came in %d rounds", rounds)
+	}
+}
+
+// TestAWaitingMessageIsRoutedOnce: while a message waits for its answer, the router, which may
+// validate payloads and count them, is not asked again.
+func TestAWaitingMessageIsRoutedOnce(t *testing.T) {
+	url := embedded(t)
+	filled(t, connect(t, url), 1)
+	proxy, through := proxied(t, url)
+	var asked atomic.Int64
+	sink, err := natsbroker.NewSink(connect(t, through), &natsbroker.SinkOptions{Route: func(m *postrider.Message) (envelope.Route, error) {
+		asked.Add(1)
+		return envelope.Route{Topic: m.Topic, Key: m.Key}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(ctx context.Context, version int64) []error {
+		return sink.Deliver(ctx, broker.Batch{Messages: []postrider.Message{{Topic: "s.x", Key: "k", Version: version}}})
+	}
+	if errs := send(t.Context(), 2); errs != nil { // it subscribes to the answers
+		t.Fatal(errs)
+	}
+	proxy.Freeze()
+	defer proxy.Restore()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	asked.Store(0)
+	if errs := send(ctx, 3); errs == nil || asked.Load() != 1 {
+		t.Errorf("answered %v, routed %d times", errs, asked.Load())
 	}
 }
