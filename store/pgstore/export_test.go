@@ -22,7 +22,7 @@ func StandsSQL(schema string) string {
 }
 
 // TimedOut reports whether an error says that a statement or a transaction took too long.
-func TimedOut(err error) bool { return timedOut(err) }
+func TimedOut(err error) bool { return db.TimedOut(err) }
 
 // PreferSpan makes the next read use a span if its lanes are in step, even for few rows.
 func (s *Store) PreferSpan() { s.pace.behind, s.pace.least, s.pace.pause = true, 1, 0 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -136,13 +135,9 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if req.Leave {
 		b.Queue(s.sql.leave, pipe, req.BootID)
 	} else {
-		trouble := req.Report.Trouble
-		trouble = slices.Clip(trouble)
+		trouble := append(append([]string{}, req.Report.Trouble...), s.views.Trouble()...) // never NULL
 		if req.Report.Wake != "" {
 			trouble = append(trouble, operations.WakeMark+req.Report.Wake)
-		}
-		if trouble == nil {
-			trouble = []string{}
 		}
 		b.Queue(s.sql.heartbeat, pipe, req.BootID, req.Instance, req.TTL.Seconds(), req.Report.Version, time.Now(), trouble, req.Report.Reach, heldOf(req.Report.Held))
 	}
@@ -183,11 +178,15 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if err != nil { // lanes in the caller's hands would seem to be new to it
 		return g, err
 	}
-	if err := s.views(ctx, req, settled, &a); err != nil && ctx.Err() == nil {
+	unread, err := s.view(ctx, req, settled, &a)
+	if err != nil && ctx.Err() == nil {
 		return g, err
 	}
 	s.setIdentity(a.identity)
 	s.noteKinds(a.kinds)
+	if err := s.carryOut(ctx, req.BootID, &a, unread); ctx.Err() == nil {
+		s.views.Acted(err)
+	}
 	return a.grant(), nil
 }
 
@@ -217,59 +216,73 @@ func (s *Store) queueStanding(b *pgx.Batch, boot string, a *standing) {
 	})
 }
 
-// viewPage is the number of lanes whose views are read at once if reading is fast.
-const viewPage = 8
-
-// views reads the views of lanes that are new to the caller, for up to a
-// quarter of the lease: the remaining lanes are left out of the
-// grant, and follow with the next one. It begins with one lane: with hundreds of thousands
-// of parked records in each of eight, a slow database takes longer than a lease,
-// and lanes whose views are never read in time would have no owner.
+// view reads the views of lanes that are new to the caller, in portions. The lanes whose views
+// were not read are left out of the grant and returned; they follow with a later one.
 //
 // Whatever fails, no lane is granted without its view: who knows no captured key sends
 // what waits behind one.
-func (s *Store) views(ctx context.Context, req store.LeaseRequest, settled map[store.Lane]bool, a *leaseAnswer) (err error) {
+func (s *Store) view(ctx context.Context, req store.LeaseRequest, settled map[store.Lane]bool, a *leaseAnswer) (unread []store.LaneGrant, err error) {
 	if req.ActsOnly {
 		for i := range a.grants {
 			a.grants[i].Known = true
 		}
-		return nil
+		return nil, nil
 	}
-	var ids []int16
+	var lanes []store.Lane
 	for i := range a.grants {
 		l := &a.grants[i]
 		epoch, ok := req.Known[l.Lane]
 		if l.Known = ok && (epoch == l.Epoch || settled[l.Lane]); !l.Known {
-			ids = append(ids, int16(l.Lane))
+			lanes = append(lanes, l.Lane)
 		}
 	}
-	views := make(map[store.Lane]store.ParkedView, len(ids))
-	read := map[store.Lane]bool{}
+	parked := make(map[store.Lane]store.ParkedView, len(lanes))
 	crashes := map[store.Lane][2]int{}
-	ttl, size, start := s.box.Limits().TTL, 1, time.Now()
-	for len(ids) > 0 && (len(read) == 0 || time.Since(start) < ttl/4) {
-		page, began := ids[:min(size, len(ids))], time.Now()
-		ids = ids[len(page):]
+	end, _ := ctx.Deadline()
+	read, err := s.views.Read(lanes, s.box.Limits().TTL, end, func(page []store.Lane, limit time.Duration) error {
+		ids := laneIDs(page)
 		b := &pgx.Batch{}
 		b.Queue(s.sql.settings).Query(a.asserts)
-		b.Queue(s.sql.parked, s.opts.Pipe, page, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, views) })
-		b.Queue(s.sql.crashes, s.opts.Pipe, page, req.BootID).Query(func(rows pgx.Rows) error { return scanCrashes(rows, crashes) })
-		if err = s.box.Pool.SendBatch(ctx, b).Close(); err != nil {
-			break
+		db.QueueLimit(b, limit)
+		b.Queue(s.sql.parked, s.opts.Pipe, ids, countTo(req.CountParked)).Query(func(rows pgx.Rows) error { return scanViews(rows, parked) })
+		b.Queue(s.sql.crashes, s.opts.Pipe, ids, req.BootID).Query(func(rows pgx.Rows) error { return scanCrashes(rows, crashes) })
+		return s.box.Pool.SendBatch(ctx, b).Close()
+	})
+	granted := a.grants[:0:0]
+	for _, l := range a.grants {
+		if !l.Known && !read[l.Lane] {
+			unread = append(unread, l)
+			continue
 		}
-		for _, id := range page {
-			read[store.Lane(id)] = true
-		}
-		if time.Since(began) < ttl/32 {
-			size = min(2*size, viewPage)
-		}
-	}
-	a.grants = slices.DeleteFunc(a.grants, func(l store.LaneGrant) bool { return !l.Known && !read[l.Lane] })
-	for i := range a.grants {
-		l := &a.grants[i]
-		l.Parked = views[l.Lane]
+		l.Parked = parked[l.Lane]
 		l.Crashes, l.Buried = crashes[l.Lane][0], crashes[l.Lane][1]
+		granted = append(granted, l)
 	}
+	a.grants = granted
+	return unread, err
+}
+
+// carryOut carries out what people request in lanes of boot whose views were not read. The lanes are not
+// granted, so the caller cannot do it, and no other instance can take them. Discarding records there is
+// what makes such a view readable.
+func (s *Store) carryOut(ctx context.Context, boot string, a *leaseAnswer, unread []store.LaneGrant) error {
+	byLane := map[store.Lane]*store.Settlement{}
+	for _, l := range unread {
+		byLane[l.Lane] = &store.Settlement{BootID: boot, Lane: l.Lane, Epoch: l.Epoch}
+	}
+	for _, r := range a.turn(func(r store.Request) bool { return byLane[r.Lane] != nil }) {
+		byLane[r.Lane].Requests = append(byLane[r.Lane].Requests, r.ID)
+	}
+	var settlements []store.Settlement
+	for _, st := range byLane {
+		if len(st.Requests) > 0 {
+			settlements = append(settlements, *st)
+		}
+	}
+	if len(settlements) == 0 || ctx.Err() != nil {
+		return nil
+	}
+	_, err := s.settle(ctx, a.identity, settlements) // a lane that is lost has another owner by now
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,6 +14,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/xids"
+	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
 // moveAfter is how far the sequence may run ahead of a lane without rows before
@@ -135,7 +135,7 @@ func (s *Store) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch
 		batches, err = r.read(ctx, reads)
 	}
 	if err != nil {
-		if (errors.Is(ctx.Err(), context.DeadlineExceeded) || timedOut(err)) && !r.waits {
+		if (errors.Is(ctx.Err(), context.DeadlineExceeded) || db.TimedOut(err)) && !r.waits {
 			s.tooSlow()
 		}
 		var pg *pgconn.PgError
@@ -330,13 +330,6 @@ func (s *Store) sawRows(n, bytes int, last sizes) {
 		s.rowBytes, s.cautious = avg, false
 	}
 	s.rowBytes += (avg - s.rowBytes) / 4
-}
-
-// timedOut reports whether the server or a pooler ended a statement or a transaction
-// that took too long: statement_timeout, transaction_timeout, query_timeout.
-func timedOut(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "57014" || pg.Code == "25P04" || pg.Code == "08P01" && strings.Contains(pg.Message, "timeout"))
 }
 
 // sawParked learns the size of records from parked ones.

@@ -28,9 +28,13 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) ([]s
 	if len(settlements) == 0 {
 		return nil, nil
 	}
+	return s.settle(ctx, s.knownIdentity(), settlements)
+}
+
+// settle applies settlements of the history that is known; "": of any.
+func (s *Store) settle(ctx context.Context, known string, settlements []store.Settlement) ([]store.Lane, error) {
 	sorted := slices.Clone(settlements)
 	slices.SortFunc(sorted, func(a, b store.Settlement) int { return cmp.Compare(a.Lane, b.Lane) })
-	known := s.knownIdentity()
 	p, err := s.progressOf(sorted, known)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)

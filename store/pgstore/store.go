@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 	"github.com/postrider/postrider/store/pgstore/internal/tail"
+	"github.com/postrider/postrider/store/pgstore/internal/views"
 )
 
 // Defaults of Options.
@@ -50,6 +51,7 @@ type Store struct {
 	sql  statements
 
 	carry    operations.Executes // requests of people, executed by Settle
+	views    views.Views
 	migrator *migrate.Migrator
 	office   ops.Office
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,11 +77,18 @@ const sessionSQL = `SELECT set_config('lock_timeout', $1, true), set_config('sta
 // client died, to less than the lease: a stopped process or a dead host must not hold the
 // next progress number.
 func (o *Outbox) QueueSession(b *pgx.Batch, lock time.Duration) {
-	ms := func(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 	l := o.Limits()
 	idle := strconv.FormatInt(max(int64(l.TTL.Seconds())/2, 1), 10)
 	b.Queue(sessionSQL, ms(lock), ms(l.Statement), ms(l.Idle), idle, ms(l.TTL))
 }
+
+// QueueLimit ends each following statement of the transaction that takes longer.
+func QueueLimit(b *pgx.Batch, limit time.Duration) {
+	b.Queue(`SELECT set_config('statement_timeout', $1, true)`, ms(limit))
+}
+
+// ms is a setting of a duration, which is not off.
+func ms(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
 // Ask runs one statement. It fails if row security hides rows.
 func (o *Outbox) Ask(ctx context.Context, read func(pgx.Rows) error, sql string, args ...any) error {
@@ -94,6 +102,20 @@ func (o *Outbox) Ask(ctx context.Context, read func(pgx.Rows) error, sql string,
 // a statement after a lock must not use a snapshot from before the lock.
 func (o *Outbox) LookingAnew(ctx context.Context, work func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, o.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, work)
+}
+
+// TimedOut reports whether the server or a pooler ended a statement or a transaction
+// that took too long: statement_timeout, transaction_timeout, query_timeout.
+func TimedOut(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "57014" || pg.Code == "25P04" || pg.Code == "08P01" && strings.Contains(pg.Message, "timeout"))
+}
+
+// Damaged reports whether the server could not read what a statement needs, such as a
+// damaged page.
+func Damaged(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "XX") || strings.HasPrefix(pg.Code, "58"))
 }
 
 // Blocked reports whether another transaction caused the error.
