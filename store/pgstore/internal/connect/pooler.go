@@ -1,7 +1,9 @@
 package connect
 
 import (
+	"cmp"
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -44,6 +46,9 @@ func (p *pooler) beforeConnect(ctx context.Context, cc *pgx.ConnConfig) error {
 	return nil
 }
 
+// answerTime is how long the first question may take where the connection string has no connect_timeout.
+const answerTime = 5 * time.Second
+
 // behindPooler compares the process id announced at the start of the connection with
 // that of the answering process: a pooler invents the former.
 func behindPooler(ctx context.Context, cc *pgx.ConnConfig) (bool, error) {
@@ -53,6 +58,9 @@ func behindPooler(ctx context.Context, cc *pgx.ConnConfig) (bool, error) {
 		return false, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) // it was used to ask, and has answered
+	// A pool connects without the deadline of who asks for a connection. All its connections wait for this one.
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(cc.ConnectTimeout, answerTime))
+	defer cancel()
 	var pid uint32
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		return false, err
