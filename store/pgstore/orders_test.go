@@ -523,3 +523,35 @@ func TestAnActIsToldBesideManyPages(t *testing.T) {
 		}
 	})
 }
+
+// A page of a replay is bound in bytes: its settlement, which copies the payloads, has a few seconds, and
+// the engine repeats it as it is. Nothing is passed over where a page ends early.
+//
+// Promises: S
+func TestAPageOfAReplayIsBoundInBytes(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		const rows, bytes = 40, `SELECT coalesce(sum(octet_length(payload)), 0)::bigint FROM box.parked`
+		d.exec(`INSERT INTO box.outbox (topic, key, type, payload) SELECT 't', 'k', g::text, decode(repeat('00', 1 << 20), 'hex') FROM generate_series(1, $1::int) g`, rows)
+		o.drain()
+		id, plan := o.order(ops.Order{Kind: store.ActReplay, Match: ops.Match{All: true}})
+		if plan.Records != rows {
+			t.Fatalf("plan %+v", plan)
+		}
+		for pages, done := 0, false; !done; pages++ {
+			before := d.count(bytes)
+			o.execute()
+			if n := d.count(bytes) - before; n > 16<<20 {
+				t.Errorf("page %d moved %d bytes, want at most 16 MiB", pages+1, n)
+			}
+			st, err := o.store.Office().Orders.OrderState(t.Context(), id)
+			if err != nil || pages == rows {
+				t.Fatalf("after %d pages: %+v, error %v", pages, st, err)
+			}
+			done = st.Done
+		}
+		o.wantState("in the end", id, rows, true)
+		if n := d.count(`SELECT count(DISTINCT type) FROM box.parked`); n != rows {
+			t.Errorf("%d of %d messages are replayed", n, rows)
+		}
+	})
+}

@@ -31,7 +31,8 @@ const unsent = `INSERT INTO {{schema}}.unparked (pipe, lane, seq) SELECT $1, $3,
 
 // replayPage is the statement that replays a page of an order's messages. Live messages up to
 // the gate come first: messages that the cursor has not reached, and messages that were
-// committed behind it. All pages of a lane have the same generation.
+// committed behind it. All pages of a lane have the same generation. The page is bound in bytes too: its
+// settlement has a few seconds, and is repeated as it is when they do not suffice.
 func replayPage() string {
 	return `WITH x AS (SELECT q.*, $4::bigint AS n, q.args AS a, clock_timestamp() AS began, ` + orderRoom + ` AS room,
     coalesce((q.args->>'generation')::integer, 1 + coalesce((SELECT r.generation FROM {{schema}}.repair r WHERE r.pipe = $1 AND r.lane = $3), 0)) AS again
@@ -43,10 +44,12 @@ w AS (SELECT x.*, jsonb_build_object('generation', x.again) AS more FROM x, c WH
     SELECT 1 FROM {{schema}}.outbox o WHERE o.xid >= lower(r.xids)::text::xid8 AND o.xid < upper(r.xids)::text::xid8
     AND o.lane + 0::smallint = c.lane AND o.seq + 0 <= c.pos
     AND NOT {{schema}}.settled(o.seq, o.xid, c.pos, c.low, c.inflight, c.draining, c.drain_seq) LIMIT 1) o))),
-page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.version, o.created_at, o.headers, o.emptied_at, w.a
+page AS (SELECT o.* FROM w CROSS JOIN LATERAL (SELECT o.seq, o.xid, o.id, o.lane, o.topic, o.key, o.type, o.version, o.created_at, o.headers, o.emptied_at, octet_length(o.payload) AS size, w.a
   FROM {{schema}}.outbox o WHERE o.lane = $3 AND o.seq > w.seq AND o.seq <= w.upto ORDER BY o.seq LIMIT ` + orderScan + `) o),
-hits AS (SELECT o.seq FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
+fits AS (SELECT o.seq, o.size FROM page o CROSS JOIN c JOIN {{schema}}.pipe p ON p.name = c.pipe
   WHERE ` + of("o", matches) + ` AND ` + replayable + ` AND NOT EXISTS ` + isParked + ` OFFSET 0) ORDER BY o.seq LIMIT (SELECT room FROM w)),
+hits AS (SELECT f.seq FROM (SELECT seq, sum(size) OVER up_to AS bytes, row_number() OVER up_to AS place FROM fits WINDOW up_to AS (ORDER BY seq)) f
+  WHERE f.bytes <= ` + orderBytes + ` OR f.place = 1),
 again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_at, generation, created_at, not_before, version, schema_version,
     id, topic, key, type, content_type, headers, payload)
   SELECT $1, o.lane, o.seq, CASE WHEN w.gate IS NULL THEN 'retry' ELSE 'scheduled' END, false, statement_timestamp(), w.again, o.created_at,
@@ -55,7 +58,7 @@ again AS (INSERT INTO {{schema}}.parked (pipe, lane, seq, state, captures, due_a
 marked AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, replayed)
   SELECT $1, $3, w.again, (SELECT count(*) FROM again) FROM w WHERE EXISTS (SELECT 1 FROM again)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), replayed = r.replayed + excluded.replayed),
-` + orderEnded
+` + orderEnded(`(SELECT count(*) FROM hits) < (SELECT count(*) FROM fits) OR `+full)
 }
 
 // NewExecutes returns the statements of an outbox, made once.
@@ -113,7 +116,7 @@ changed AS (UPDATE {{schema}}.parked k SET state = CASE WHEN w.kind = 'skip' THE
 counted AS (INSERT INTO {{schema}}.repair AS r (pipe, lane, generation, discarded)
   SELECT $1, $3, coalesce((SELECT max(generation) FROM changed), 0), (SELECT count(*) FROM discarded) WHERE EXISTS (SELECT 1 FROM hits)
   ON CONFLICT (pipe, lane) DO UPDATE SET generation = greatest(r.generation, excluded.generation), discarded = r.discarded + excluded.discarded),
-` + orderEnded)
+` + orderEnded(full))
 	st.executeReplay = q(replayPage())
 	return st
 }

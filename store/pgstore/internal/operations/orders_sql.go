@@ -6,8 +6,9 @@ import (
 
 // Pages of an order: the records that are read, and moved, in one settlement of a lane.
 const (
-	orderScan = "2000"
-	orderPage = "1000"
+	orderScan  = "2000"
+	orderPage  = "1000"
+	orderBytes = "16777216" // that a page of a replay copies, 16 MiB, unless it is one message
 )
 
 // matches is true for a record @ that fits the arguments a of an order.
@@ -54,17 +55,23 @@ const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` 
   extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
   greatest(2, 1 / q.rate))))::integer END`
 
+// full is true if hits has as many records as may be moved now: the page may have more that fit.
+const full = `(SELECT count(*) FROM hits) = (SELECT room FROM w)`
+
 // orderEnded ends a page: the number of records that hits has moved, the start of the next page,
-// and whether there is one. The table page has the scanned rows.
-const orderEnded = `ended AS (UPDATE {{schema}}.request q SET args = q.args || w.more, moved = q.moved + (SELECT count(*) FROM hits),
-    seq = CASE WHEN (SELECT count(*) FROM hits) = w.room THEN (SELECT max(seq) FROM hits) ELSE coalesce((SELECT max(seq) FROM page), q.seq) END,
+// and whether there is one. The table page has the scanned rows; it has more that fit behind those of hits
+// where full is true.
+func orderEnded(full string) string {
+	return `ended AS (UPDATE {{schema}}.request q SET args = q.args || w.more, moved = q.moved + (SELECT count(*) FROM hits),
+    seq = CASE WHEN ` + full + ` THEN (SELECT max(seq) FROM hits) ELSE coalesce((SELECT max(seq) FROM page), q.seq) END,
     gate = CASE WHEN q.gate IS NOT NULL THEN (SELECT last_value FROM {{schema}}.outbox_seq) END,
     ran_at = CASE WHEN EXISTS (SELECT 1 FROM hits) OR done.yes THEN w.began ELSE q.ran_at END,
     done_at = CASE WHEN done.yes THEN clock_timestamp() END, result = CASE WHEN done.yes THEN 'done' ELSE '' END
-  FROM w, (SELECT (SELECT count(*) FROM page) < ` + orderScan + ` AND (SELECT count(*) FROM hits) < (SELECT room FROM w) AS yes) done
+  FROM w, (SELECT (SELECT count(*) FROM page) < ` + orderScan + ` AND NOT (` + full + `) AS yes) done
   WHERE q.id = w.id RETURNING q.*)
 INSERT INTO {{schema}}.audit (actor, act, pipe, lane, reason, result, count, ask)
 SELECT e.actor, split_part(e.kind, '-', 1), e.pipe, e.lane, e.reason, e.result, e.moved, e.ask FROM ended e WHERE e.done_at IS NOT NULL`
+}
 
 // ordersSQL returns the statements of acts on many records.
 func (st *orderTexts) ordersSQL(q func(string) string) {
