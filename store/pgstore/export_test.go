@@ -11,9 +11,9 @@ import (
 func (s *Store) ConversionSQL() []string { return s.migrator.Conversion() }
 
 // ReadSQL are the settings of a read, and its statements: a page by lanes,
-// positions and limits, and what came late by ids, lanes, top and limit.
-func (s *Store) ReadSQL() (settings, page, stragglers string) {
-	return s.sql.settings, s.sql.page, s.sql.stragglers
+// positions and limits, and what came late by ids, lanes, top, limit and bytes, with the page or after it.
+func (s *Store) ReadSQL() (settings, page, young, stragglers string) {
+	return s.sql.settings, s.sql.page, s.sql.young, s.sql.stragglers
 }
 
 // StandsSQL asks where the sequence of a schema stands.

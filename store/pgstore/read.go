@@ -164,6 +164,7 @@ func (r *reader) read(ctx context.Context, reads []store.LaneRead) (batches []st
 		return nil, err
 	}
 	lanes = r.inStep(lanes)
+	r.most = r.store.mostLate(r.within)
 	batches = append(batches, r.room.left...)
 	if len(lanes) > 0 {
 		if err := r.readLog(ctx, lanes); err != nil {
@@ -426,7 +427,7 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 			scan.add(int64(max(l.limit, scanRows/len(lanes))))
 		}
 	}
-	late, err := r.prepare(ctx, r.sql(r.store.sql.stragglers, r.store.sql.stragglersFiltered))
+	late, err := r.prepare(ctx, r.sql(r.store.sql.young, r.store.sql.youngFiltered))
 	if err != nil {
 		return err
 	}
@@ -444,7 +445,7 @@ func (r *reader) pages(ctx context.Context, lanes []*laneRead) error {
 	readers := []func(*pgconn.ResultReader) error{r.floorRow, func(rr *pgconn.ResultReader) error { return read(rr, paged) }}
 	if params := r.youngLate(lanes); params != nil {
 		late.send(p, params, binaryResults)
-		readers = append(readers, func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &r.early) })
+		readers = append(readers, func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &r.early, youngRows) })
 	}
 	if err = p.Sync(); err == nil {
 		err = results(p, readers...)

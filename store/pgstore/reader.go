@@ -36,6 +36,8 @@ type reader struct {
 	// within bounds the bytes of all batches of the call, 0: nothing does; spent is
 	// what the batches made so far hold, and the late rows of all.
 	within, spent int
+	// most is how many bytes of late rows one answer may bring; with more, they come in pages.
+	most int64
 	// filter is the pipe's, as the parameters of the function passes; nil: everything passes.
 	filter [][]byte
 }
@@ -48,9 +50,27 @@ func (r *reader) sql(plain, filtered string) string {
 	return filtered
 }
 
-// stragglerRows is the number of late rows up to which they are fetched by transaction id;
-// more are read lane by lane in pages.
-const stragglerRows = 2000
+// Late rows are fetched by transaction id up to a number, and up to a size; more are read lane by lane in pages.
+const (
+	stragglerRows = 2000
+	youngRows     = 256 // that come with a page, each of at most its share of the bytes
+	lateBytes     = defaultBatchBytes
+	cautiousBytes = 1 << 20 // after time ran out
+)
+
+// mostLate returns how many bytes of late rows the next read may bring.
+func (s *Store) mostLate(within int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := lateBytes
+	if s.cautious {
+		most = cautiousBytes
+	}
+	if within > 0 {
+		most = min(most, within)
+	}
+	return int64(most)
+}
 
 // stragglers fetches the rows of the transactions that ended behind the
 // cursors. Its statement is younger than the page's snapshot: all of them are
@@ -72,11 +92,11 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 		return r.bulk(ctx, lanes)
 	}
 	late := r.early
-	if len(all.Minus(r.asked)) > 0 {
+	if late.many || len(all.Minus(r.asked)) > 0 {
 		late = lateRows{}
-		read := func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &late) }
+		read := func(rr *pgconn.ResultReader) error { return r.takeLate(rr, &late, stragglerRows) }
 		sql := r.sql(r.store.sql.stragglers, r.store.sql.stragglersFiltered)
-		if err := r.query(ctx, sql, r.lateParams(all, ids, top), read); err != nil {
+		if err := r.query(ctx, sql, r.lateParams(all, ids, top, stragglerRows, r.most), read); err != nil {
 			return err
 		}
 	}
@@ -91,37 +111,36 @@ func (r *reader) stragglers(ctx context.Context, lanes []*laneRead) error {
 type lateRows struct {
 	found []record
 	bytes int
-	many  bool // there may be more
+	many  bool // there are more, or larger ones, than came
 }
 
-func (r *reader) lateParams(ids xids.Set, lanes *list, top int64) [][]byte {
+func (r *reader) lateParams(ids xids.Set, lanes *list, top, rows, bytes int64) [][]byte {
 	lo, hi := newList(len(ids)), newList(len(ids))
 	for _, x := range ids {
 		lo.add(int64(x.Lo))
 		hi.add(int64(x.Hi))
 	}
-	params := [][]byte{lo.end(), hi.end(), lanes.end(), number(top), number(stragglerRows)}
+	params := [][]byte{lo.end(), hi.end(), lanes.end(), number(top), number(rows), number(bytes)}
 	return append(params, r.filter...)
 }
 
-// passed reports whether the filter lets a late row pass.
-func (r *reader) passed(v [][]byte) bool {
-	return r.filter == nil || len(v) > colCount && len(v[colCount]) == 1 && v[colCount][0] == 1
-}
+// Columns of late rows behind the columns list: whether the row came without its payload, since more is
+// there than asked for, and whether the filter lets it pass.
+const (
+	lateMuch = colCount + iota
+	latePasses
+	lateCount
+)
 
-func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
-	n := 0
-	for ; rr.NextRow(); n++ {
-		if late.many || late.bytes > defaultBatchBytes {
-			late.many = true // keep nothing more
-			continue
-		}
+// takeLate takes late rows, unless some came without their payload or as many as were asked for.
+func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows, most int) error {
+	for n := 1; rr.NextRow(); n++ {
 		v := rr.Values()
-		if !r.passed(v) {
-			continue
-		}
-		if len(v) < colCount {
+		if len(v) != lateCount {
 			return errRow
+		}
+		if late.many = late.many || truth(v[lateMuch]) || n == most; late.many || !truth(v[latePasses]) {
+			continue
 		}
 		if r.within > 0 && late.bytes+wireSize(v) > r.within {
 			late.many = true
@@ -134,7 +153,6 @@ func (r *reader) takeLate(rr *pgconn.ResultReader, late *lateRows) error {
 		late.bytes += rec.msg.Size()
 		late.found = append(late.found, rec)
 	}
-	late.many = late.many || n >= stragglerRows
 	return nil
 }
 
@@ -161,7 +179,7 @@ func (r *reader) youngLate(lanes []*laneRead) (params [][]byte) {
 		return nil
 	}
 	r.asked = young
-	return r.lateParams(young, ids, top)
+	return r.lateParams(young, ids, top, youngRows, max(r.most/youngRows, 512))
 }
 
 // deal distributes late records to their lanes in seq order.
@@ -189,7 +207,7 @@ func (r *reader) deal(found []record) {
 // bulk fetches the next page of late rows of each lane by seq.
 func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 	n := len(lanes)
-	ids, after, pos, limits := newList(n), newList(n), newList(n), newList(n)
+	ids, after, pos, limits, sizes := newList(n), newList(n), newList(n), newList(n), newList(n)
 	sets := []byte{'{'}
 	for _, l := range lanes {
 		if len(l.resolved) == 0 {
@@ -199,6 +217,7 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 		after.add(max(l.cur.low, l.cur.drainSeq))
 		pos.add(l.cur.pos)
 		limits.add(int64(l.limit) + 1)
+		sizes.add(int64(l.maxBytes))
 		if len(sets) > 1 {
 			sets = append(sets, ',')
 		}
@@ -206,11 +225,11 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 	}
 	var rec record
 	bytes, total, last := 0, 0, int16(-1)
-	params := append([][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}')}, r.filter...)
+	params := append([][]byte{ids.end(), after.end(), pos.end(), limits.end(), append(sets, '}'), sizes.end(), number(r.most)}, r.filter...)
 	return r.query(ctx, r.sql(r.store.sql.bulk, r.store.sql.bulkFiltered), params, func(rr *pgconn.ResultReader) error {
 		for rr.NextRow() {
 			v := rr.Values()
-			if len(v) < colCount || len(v[colLane]) != 2 || len(v[colSeq]) != 8 {
+			if len(v) != lateCount || len(v[colLane]) != 2 || len(v[colSeq]) != 8 {
 				return errRow
 			}
 			lane, seq := int16(binary.BigEndian.Uint16(v[colLane])), int64(binary.BigEndian.Uint64(v[colSeq]))
@@ -221,10 +240,10 @@ func (r *reader) bulk(ctx context.Context, lanes []*laneRead) error {
 			switch {
 			case l == nil || l.late.cut:
 				continue
-			case !r.passed(v):
+			case !truth(v[latePasses]):
 				l.late.pass(seq, l.limit)
 				continue
-			case !r.fits(&l.req, len(l.late.msgs), total, wireSize(v)):
+			case truth(v[lateMuch]) || !r.fits(&l.req, len(l.late.msgs), total, wireSize(v)):
 				l.late.cut = true
 				continue
 			}

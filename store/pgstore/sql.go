@@ -9,10 +9,10 @@ import (
 
 // statements has the SQL for one schema, made once.
 type statements struct {
-	floor, page, stragglers, bulk, cursors, due         string // read
+	floor, page, young, stragglers, bulk, cursors, due  string // read
 	spanFloor, span                                     string // of a backlog
-	pageFiltered, stragglersFiltered                    string // of a pipe with a filter
-	bulkFiltered                                        string
+	pageFiltered, youngFiltered                         string // of a pipe with a filter
+	stragglersFiltered, bulkFiltered                    string
 	settings, queues, singles, nextSingle, settledSince string
 	info                                                string
 	expired, release, releaseAll                        string // lease
