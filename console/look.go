@@ -182,8 +182,8 @@ func between(a, b sample) (in, out float64) {
 	}
 	out = max(float64(b.delivered-a.delivered)/seconds, 0)
 	if a.capped || b.capped {
-		if a.drawn > 0 && b.drawn > 0 { // also of transactions that were rolled back
-			return max(float64(b.drawn-a.drawn)/seconds, 0), out
+		if a.drawn > 0 && b.drawn >= a.drawn { // also of transactions that were rolled back
+			return float64(b.drawn-a.drawn) / seconds, out
 		}
 		return -1, out
 	}

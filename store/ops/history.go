@@ -41,7 +41,7 @@ func PointGrains() []Grain {
 // Point is one look at a pipe.
 type Point struct {
 	At        time.Time // by the store's clock; set by the store
-	Drawn     int64     // the highest number of a message so far; set by the store
+	Drawn     int64     // grows with the numbers of messages, and may begin anew; set by the store
 	Blocked   int64     // keys that wait behind one of the first 2,000 dead letters; set by the store
 	Delivered int64
 	Pending   int64

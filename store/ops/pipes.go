@@ -42,7 +42,8 @@ type Pipe struct {
 	PausedAt  time.Time    `json:"paused_at,omitzero"`
 	Relays    int          `json:"relays"` // instances alive
 	// Behind is how many numbers lie between the pipe's slowest lane and the
-	// newest record: what is pending is at most that, stragglers aside.
+	// newest record: what is pending is at most that, stragglers aside. Numbers
+	// that a change of partitions passes over do not count.
 	Behind int64 `json:"behind"`
 	Parked int64 `json:"parked"`
 	// ParkedCapped: Parked is a lower bound.

@@ -35,9 +35,10 @@ func NewHistory(o *db.Outbox) *History {
 	}
 	s.sql.ahead = o.Render(fmt.Sprintf(`DELETE FROM {{schema}}.sample WHERE pipe = $1 AND at > now() + interval '%d seconds' AND at <= now() + interval '%d seconds'`,
 		int(ops.PointSlot.Seconds()), int(ops.PointsAhead.Seconds())))
-	// A pipe that is removed meanwhile leaves no row behind.
+	// A pipe that is removed meanwhile leaves no row behind. Numbers begin anew with each room of a
+	// partition, so that the numbers that a change of partitions passes over are nobody's messages.
 	s.sql.keep = o.Render(`INSERT INTO {{schema}}.sample (pipe, at, grain, drawn, delivered, pending, capped, lag, dead, blocked, relays)
-SELECT $1, b.at, CASE` + grains + fmt.Sprintf(" ELSE %d END, ", int(ops.PointEvery.Seconds())) + `CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END,
+SELECT $1, b.at, CASE` + grains + fmt.Sprintf(" ELSE %d END, ", int(ops.PointEvery.Seconds())) + `greatest(q.last_value % {{schema}}.partition_size() - (NOT q.is_called)::integer, 0),
  $2, $3, $4, $5, $6::bigint, CASE WHEN $6::bigint > 0 THEN (SELECT count(*) FROM (SELECT DISTINCT k.lane, k.key FROM
    (SELECT k.lane, k.key, k.captures FROM {{schema}}.parked k WHERE k.pipe = $1 AND k.state = 'dead' ORDER BY k.seq LIMIT ` + fmt.Sprint(blockedOf) + `) k
    WHERE k.captures AND k.key <> '') k) ELSE 0 END, $7

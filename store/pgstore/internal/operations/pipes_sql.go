@@ -13,12 +13,18 @@ import (
 func (st *pipeTexts) pipesSQL(q func(string) string) {
 	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
 	st.pipeFind = q(db.FindPipe)
+	// A change of partitions passes over the numbers behind the last row of the one that it leaves.
 	st.pipeList = q(`SELECT to_jsonb(p)::text,
  (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + db.Alive("r.") + `),
- greatest({{stands}}
-  - (SELECT min(c.pos) FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name), 0),
+ greatest(s.at - m.pos - (SELECT coalesce(sum(f.above - 1 - coalesce(last.seq, greatest(f.below - 1, m.pos))), 0) FROM (
+   SELECT l.above, coalesce(lag(l.above) OVER (ORDER BY l.above), 0) AS below FROM {{schema}}.partition_list() l) f
+  CROSS JOIN LATERAL (SELECT max(o.seq) AS seq FROM {{schema}}.outbox_info i CROSS JOIN generate_series(0, i.lanes - 1) AS l(lane)
+   CROSS JOIN LATERAL (SELECT o.seq FROM {{schema}}.outbox o WHERE o.lane = l.lane AND o.seq < f.above AND o.seq >= f.below AND o.seq > m.pos
+    ORDER BY o.seq DESC LIMIT 1) o) last
+  WHERE f.above > m.pos AND f.above <= s.at + 1), 0)::bigint,
  (SELECT count(*) FROM (SELECT FROM {{schema}}.parked k WHERE k.pipe = p.name ORDER BY k.seq LIMIT $1) k)
-FROM {{schema}}.pipe p ORDER BY p.name`)
+FROM (SELECT {{stands}} AS at) s CROSS JOIN {{schema}}.pipe p
+CROSS JOIN LATERAL (SELECT min(c.pos) AS pos FROM {{schema}}.lane_cursor c WHERE c.pipe = p.name) m ORDER BY p.name`)
 	st.pipeEnd = q(`SELECT {{stands}}`)
 	// Every visible row from that time on lies behind the result, whatever clocks and
 	// writers did; the snapshot has the running transactions.
