@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +95,7 @@ type KeeperStats struct {
 	Books      bool  // the books were checked
 	Difference int64 // at the last check
 	LookedAt   time.Time
-	Failed     string         // error of the last sweep or check
+	Failed     string         // errors of the parts that failed when they last ran, "" if none did
 	Partitions ops.Partitions // of a partitioned outbox, as of the last sweep
 }
 
@@ -112,9 +114,10 @@ type Keeper struct {
 	rows     sweeps
 	payloads sweeps
 	tidied   time.Time
-	deadAt   time.Time // last look for old dead letters
-	fullAt   time.Time
-	said     string // the last logged failure
+	deadAt   time.Time     // last look for old dead letters
+	fullAt   time.Time     // when every row is counted next
+	failed   [parts]string // by part of the housekeeping
+	said     [parts]bool   // the failure was logged
 }
 
 // sweeps is the progress of sweeping rows or payloads.
@@ -364,6 +367,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.office.Partitions != nil {
 		sweep = at(min(k.opts.Every, firstSweep))
 	}
+	k.fullAt = time.Now().Add(fullAgain) // not at every start
 	if k.opts.AuditEvery > 0 && k.office.Books != nil {
 		look = at(min(k.opts.AuditEvery, 2*time.Second)) // a relay that cannot start says why by itself
 	}
@@ -374,10 +378,14 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.leave(ctx)
 			return
 		case <-sweep:
-			k.say(ctx, "retention", k.sweep(ctx))
+			k.say(ctx, retention, k.sweep(ctx))
 			sweep = at(k.opts.Every)
 		case <-look:
-			k.say(ctx, "audit", k.look(ctx))
+			// Relays of one outbox share looks: half of the interval is recent enough.
+			k.say(ctx, audit, k.look(ctx, ops.AuditRequest{MaxAge: k.opts.AuditEvery / 2}))
+			if !time.Now().Before(k.fullAt) {
+				k.say(ctx, fullAudit, k.lookFull(ctx))
+			}
 			look = at(k.opts.AuditEvery)
 		}
 	}
@@ -404,19 +412,25 @@ func (k *Keeper) stay(ctx context.Context) error {
 	return err
 }
 
-// fullEvery is how often Run counts every row, so that one that disappeared
-// after it was settled is missed within a day.
-const fullEvery = 24 * time.Hour
+// fullEvery is how often Run counts every row, so that one that disappeared after it was
+// settled is missed within a day. A process begins an hour after its start, as it may end
+// before a day is over, and tries again an hour after a failure.
+const (
+	fullEvery = 24 * time.Hour
+	fullAgain = time.Hour
+)
 
-func (k *Keeper) look(ctx context.Context) error {
-	// Relays of one outbox share looks: half of the interval is recent enough.
-	before := k.Stats()
-	req := ops.AuditRequest{MaxAge: k.opts.AuditEvery / 2}
-	if k.fullAt.IsZero() {
-		k.fullAt = time.Now() // not at every start
-	} else if time.Since(k.fullAt) > fullEvery {
-		req, k.fullAt = ops.AuditRequest{Full: true}, time.Now()
+func (k *Keeper) lookFull(ctx context.Context) error {
+	err := k.look(ctx, ops.AuditRequest{Full: true})
+	k.fullAt = time.Now().Add(fullEvery)
+	if err != nil {
+		k.fullAt = time.Now().Add(fullAgain)
 	}
+	return err
+}
+
+func (k *Keeper) look(ctx context.Context, req ops.AuditRequest) error {
+	before := k.Stats()
 	b, err := k.Look(ctx, req)
 	if err != nil {
 		return err
@@ -461,26 +475,39 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	return k.stay(ctx)
 }
 
-// say logs trouble when it begins, changes or ends.
-func (k *Keeper) say(ctx context.Context, what string, err error) {
+// The parts of the housekeeping: each fails and recovers by itself.
+const (
+	retention = iota
+	audit
+	fullAudit
+	parts
+)
+
+// say logs trouble of a part when it begins or ends.
+func (k *Keeper) say(ctx context.Context, part int, err error) {
 	if ctx.Err() != nil {
 		return
 	}
+	name := [parts]string{"retention", "audit", "full audit"}[part]
 	var lost *ops.RunnerError
-	text := ""
-	if err != nil && !errors.As(err, &lost) {
-		text = what + ": " + err.Error()
+	if errors.As(err, &lost) {
+		err = nil
 	}
-	k.note(func(s *KeeperStats) { s.Failed = text })
+	k.failed[part] = ""
+	if err != nil {
+		k.failed[part] = name + ": " + err.Error()
+	}
+	all := slices.DeleteFunc(slices.Clone(k.failed[:]), func(text string) bool { return text == "" })
+	k.note(func(s *KeeperStats) { s.Failed = strings.Join(all, "; ") })
 	switch {
-	case text != "" && k.opts.Told != nil && k.opts.Told():
+	case err != nil && k.opts.Told != nil && k.opts.Told():
 		return
-	case text != "" && k.said == "":
-		k.opts.Logger.WarnContext(ctx, "housekeeping failed", "part", what, "error", err)
-	case text == "" && k.said != "":
-		k.opts.Logger.InfoContext(ctx, "housekeeping recovered")
+	case err != nil && !k.said[part]:
+		k.opts.Logger.WarnContext(ctx, "housekeeping failed", "part", name, "error", err)
+	case err == nil && k.said[part]:
+		k.opts.Logger.InfoContext(ctx, "housekeeping recovered", "part", name)
 	}
-	k.said = text
+	k.said[part] = err != nil
 }
 
 func (k *Keeper) leave(ctx context.Context) {

@@ -1,7 +1,11 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,6 +161,88 @@ func TestRetentionAtTheEnd(t *testing.T) {
 		if left, owner := o.left(); left != 0 || owner != "" {
 			t.Errorf("%d rows are left, the runner %q has the lease", left, owner)
 		}
+	})
+}
+
+// full is an outbox whose archive has no space: no row can go, and the books can be compared.
+type full struct{ *outbox }
+
+func (full) Prune(context.Context, ops.PruneRequest) (ops.Pruned, error) {
+	return ops.Pruned{}, errors.New("archive: no space left")
+}
+
+// TestAFailureStaysUntilItsOwnPartSucceeds: retention that fails stays failing, whatever else
+// of the housekeeping succeeds: an alert waits half an hour for it.
+//
+// Promises: G
+func TestAFailureStaysUntilItsOwnPartSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		k := newKeeper(t, full{&outbox{}}, &admin.KeeperOptions{OlderThan: time.Hour, AuditEvery: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		time.Sleep(1500 * time.Millisecond) // the first sweep was at 1 s
+		for range 40 * 60 {
+			if !strings.Contains(k.Stats().Failed, "no space left") {
+				t.Errorf("a look at the books hid that retention fails: %q", k.Stats().Failed)
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		end()
+		<-done
+		if text := log.String(); strings.Contains(text, "recovered") || strings.Count(text, "housekeeping failed") != 1 {
+			t.Errorf("the log has one failure and no recovery:\n%s", text)
+		}
+	})
+}
+
+// audited is an outbox whose first full count fails.
+type audited struct {
+	*outbox
+	looks, fulls int
+}
+
+func (a *audited) Audit(_ context.Context, req ops.AuditRequest) (b ops.Books, err error) {
+	if !req.Full {
+		a.looks++
+		return b, nil
+	}
+	if a.fulls++; a.fulls == 1 {
+		return b, errors.New("statement timeout")
+	}
+	return b, nil
+}
+
+// TestFullCounts: a process counts every row once an hour after its start, so that those
+// that are restarted each day count too, again an hour after a failure, and else each day.
+//
+// Promises: Q
+func TestFullCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &audited{outbox: &outbox{}}
+		k := newKeeper(t, a, &admin.KeeperOptions{Off: true, AuditEvery: time.Minute})
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		passed := time.Duration(0)
+		for _, tc := range []struct {
+			at     time.Duration
+			fulls  int
+			failed string
+		}{
+			{30 * time.Minute, 0, ""}, {90 * time.Minute, 1, "full audit: statement timeout"}, {150 * time.Minute, 2, ""}, {25 * time.Hour, 2, ""}, {27 * time.Hour, 3, ""},
+		} {
+			time.Sleep(tc.at - passed)
+			passed = tc.at
+			synctest.Wait()
+			if a.fulls != tc.fulls || k.Stats().Failed != tc.failed || a.looks < int(tc.at.Minutes())-1 {
+				t.Errorf("after %s: %d full counts, %d looks, failed %q; want %d and %q", tc.at, a.fulls, a.looks, k.Stats().Failed, tc.fulls, tc.failed)
+			}
+		}
+		end()
+		<-done
 	})
 }
 
