@@ -78,7 +78,9 @@ func Find(ctx context.Context, ad ops.Admin, seq int64, payload bool) (ops.Parke
 	return records[0], nil
 }
 
-// Execute requests the acts and returns their results, in their order.
+// Execute requests the acts and returns their results, in their order. A record that is not
+// dead is not discarded: its result is [ops.ResultUnchanged] with a note, and so is that of a
+// retry of one whose turn comes by itself.
 // It returns early only on error; the requests made until then stay and
 // the next owner of their lanes executes them.
 func Execute(ctx context.Context, st store.Store, ad ops.Admin, acts []store.Act, o *Options) ([]Result, error) {
@@ -124,10 +126,10 @@ func (e *executor) request(ctx context.Context, acts []store.Act) error {
 	return nil
 }
 
-// undead says what a retry means for a record that is not dead. idle: nothing, since the
-// record waits for another one, or for its own time.
+// undead says what an act on dead letters means for a record that is not dead. idle: nothing,
+// since the record waits for another one, or for its own time, or would be lost.
 func (e *executor) undead(ctx context.Context, act store.Act) (note string, idle bool, err error) {
-	if act.Kind != store.ActRetry {
+	if act.Kind != store.ActRetry && act.Kind != store.ActDiscard {
 		return "", false, nil
 	}
 	r, err := Find(ctx, e.ad, act.Seq, false)
@@ -139,6 +141,9 @@ func (e *executor) undead(ctx context.Context, act store.Act) (note string, idle
 	}
 	switch r.State {
 	case store.Retry:
+		if act.Kind == store.ActDiscard {
+			return "it is not dead: its next attempt is in " + max(r.DueIn, 0).Round(time.Second).String() + "; `postrider skip` makes it a dead letter", true, nil
+		}
 		note = "it was not dead: its next attempt is now"
 		if r.DueIn > 0 {
 			note += fmt.Sprintf(", not in %s", r.DueIn.Round(time.Second))

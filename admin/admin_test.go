@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,11 +13,17 @@ import (
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
+	"github.com/postrider/postrider/store/ops"
 )
 
 // withDead returns a store whose only relay has parked messages of two keys as
 // dead and has left, with the records' numbers.
 func withDead(t *testing.T) (*memstore.Store, []int64) {
+	t.Helper()
+	return withParked(t, store.Dead)
+}
+
+func withParked(t *testing.T, state store.State) (*memstore.Store, []int64) {
 	t.Helper()
 	ctx := t.Context()
 	st := memstore.New(&memstore.Options{Lanes: 4})
@@ -37,7 +44,7 @@ func withDead(t *testing.T) (*memstore.Store, []int64) {
 			s := store.Settlement{BootID: "old", Lane: lane.Lane, Epoch: lane.Epoch, Position: b.Position, Delivered: len(b.Messages)}
 			for i, m := range b.Messages {
 				seqs = append(seqs, b.Meta[i].Seq)
-				s.Park = append(s.Park, store.Park{Seq: b.Meta[i].Seq, Message: m, State: store.Dead, Captures: true, Attempts: 3, Class: "rejected"})
+				s.Park = append(s.Park, store.Park{Seq: b.Meta[i].Seq, Message: m, State: state, DueIn: time.Hour, Captures: true, Attempts: 3, Class: "rejected"})
 			}
 			if lost, err := st.Settle(ctx, []store.Settlement{s}); err != nil || len(lost) > 0 {
 				t.Fatal(lost, err)
@@ -81,6 +88,28 @@ func TestWithoutRelayTheLanesAreTakenAndGivenBack(t *testing.T) {
 	for _, lane := range status.Lanes {
 		if lane.Leased {
 			t.Errorf("lane %d is still leased by %s", lane.Lane, lane.Owner)
+		}
+	}
+}
+
+// TestOnlyDeadLettersAreDiscarded: a record that is not dead is on its way, so a number of it
+// is a mistake, and the record stays.
+//
+// Promises: L
+func TestOnlyDeadLettersAreDiscarded(t *testing.T) {
+	for state, note := range map[store.State]string{
+		store.Retry: "next attempt", store.Scheduled: "scheduled, and due in 1h0m0s", store.Waiting: "waits behind an earlier message",
+	} {
+		st, seqs := withParked(t, state)
+		results, err := Execute(t.Context(), st, st.Office().Admin, []store.Act{{Kind: store.ActDiscard, Seq: seqs[0], Actor: "me"}, {Kind: store.ActDiscard, Seq: 999, Actor: "me"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := results[0]; r.Result != ops.ResultUnchanged || !strings.Contains(r.Note, note) || results[1].Result != ResultNotFound {
+			t.Errorf("%v: results = %+v", state, results)
+		}
+		if r, err := Find(t.Context(), st.Office().Admin, seqs[0], false); err != nil || r.State != state {
+			t.Errorf("%v: the record is %+v, %v", state, r, err)
 		}
 	}
 }
