@@ -41,7 +41,7 @@ func Checks() []CheckInfo {
 		{"vacuum", "dead rows, tables without autovacuum, small tables that take much space", "`VACUUM`, or the SQL that it prints"},
 		{"size", "the size of each table", ""},
 		{"partitions", "no partition ready, too many partitions, numbers that run out", "start a relay, or `postrider partitions tend`"},
-		{"retention", "a pipe that holds rows above the cap; settled rows that nobody removes", "`postrider pipe resume PIPE`, or start its relay; `postrider prune`"},
+		{"retention", "a pipe that holds rows above the cap; settled rows that nobody removes", "`postrider pipe resume PIPE`, or start its relay; `postrider prune` with the settings of the relay"},
 		{"books", "a difference that the last look at the books found", "see [the books differ](../runbook.md#the-books-differ)"},
 		{"pipes", "paused pipes, lanes and keys; stopped endpoints", "`postrider journal --act pause`, then resume"},
 		{"relays", "no relay; problems that live relays report: an unreachable broker, a held destination, lanes at their cap", "read the relay's log"},

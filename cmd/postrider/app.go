@@ -316,6 +316,23 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 	return a.relays, sets, nil
 }
 
+// relayOf returns the settings of the relay of the command's outbox, as file and environment
+// have them: those of its entry in the file's list, or what is outside of it.
+func (a *app) relayOf(cmd *cobra.Command) (*daemon.Engine, error) {
+	var set settings
+	fs := set.ownFlags()
+	for _, r := range a.relays {
+		same := cmp.Or(r.Value("store"), a.set.Store) == a.set.Store && cmp.Or(r.Value("schema"), a.set.Schema) == a.set.Schema
+		if r.Name == a.relayName || a.relayName == "" && same {
+			if err := r.Apply(fs); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	return &set.relay, a.source(cmd).Apply(fs)
+}
+
 // several reports whether a command that chooses no outbox is about those of the file's list.
 func (a *app) several() bool {
 	return len(a.relays) > 0 && a.relayName == "" && !a.typed["store"]

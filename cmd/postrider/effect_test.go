@@ -56,7 +56,7 @@ func everywhere() map[string]string {
 		"migrate down":    "yes",
 		"migrate up":      "to",
 		"order cancel":    "reason",
-		"partitions tend": "every max-bytes no-drop older-than reason",
+		"partitions tend": "dry-run every max-bytes older-than reason",
 		"pause":           "endpoint key lane reason wait",
 		"pipe add":        "from header key reason topic type",
 		"pipe pause":      "reason",
@@ -180,7 +180,7 @@ func TestAnIgnoredSettingIsLogged(t *testing.T) {
 // A flag that needs another flag is refused without it.
 func TestFlagsThatNeedEachOther(t *testing.T) {
 	for _, line := range []string{
-		"status --every 2s", "audit --reason r", "prune --every 2s", "prune --topic t", "prune --horizon 24h",
+		"status --every 2s", "audit --reason r", "prune --every 2s", "prune --topic t", "prune --horizon 24h", "partitions tend --dry-run", "partitions tend --max-bytes 7",
 		"dead list --consumer c --topic t", "dead list --group --all", "dead list --consumer c --group", "dead list --consumer c --all --code x", "doctor --consumer c --max-lag 2s",
 	} {
 		if got := cli(t, nil, "", append(strings.Fields(line), "--store", "sqlite:none.db")...); got.code != exit.Usage || !strings.Contains(got.err, "--") {

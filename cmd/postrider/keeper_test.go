@@ -211,3 +211,36 @@ func TestHousekeepingMetrics(t *testing.T) {
 	}, "--retention", "0s", "--hold-max-rows", "39")
 	serves([]string{`postrider_retention_held_over 0`, `postrider_retention_held_rows{by="still"} 40`}, "--retention", "0s", "--hold-max-rows", "40")
 }
+
+// TestPruneFollowsTheSettings: what the flags of prune leave open is as in the settings of the outbox's relay.
+func TestPruneFollowsTheSettings(t *testing.T) {
+	st := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", st)
+	enqueued(t, st, 3)
+	delivered(t, st, "--retention", "off")
+	for _, yml := range []string{
+		"retention: off\n", "relays: [{name: a, retention: off}]\n", "retention: 0s\nrelays: [{name: a, retention: off}, {name: b, store: 'sqlite:b.db'}]\n",
+	} {
+		got := cli(t, nil, "", "prune", "-c", writeFile(t, "store: "+st+"\n"+yml))
+		if got.code != exit.Usage || !strings.Contains(got.err, "retention is off: give --older-than") {
+			t.Errorf("%s: exit code %d, %s%s", yml, got.code, got.out, got.err)
+		}
+	}
+	dir := t.TempDir()
+	archive := writeFile(t, "store: "+st+"\nretention: 2160h\nretention_archive: "+dir+"\n")
+	if out := mustCLI(t, "", "prune", "-c", archive); !strings.Contains(out, "0 rows") {
+		t.Errorf("no row is 90 days old: %s", out)
+	}
+	var swept answer.Swept
+	if err := json.Unmarshal([]byte(mustCLI(t, "", "prune", "-c", archive, "--older-than", "0s", "-o", "json")), &swept); err != nil || swept.Rows != 3 {
+		t.Errorf("swept %+v, %v", swept, err)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "outbox-*.jsonl")); err != nil || len(files) != 1 {
+		t.Errorf("archives %v, %v", files, err)
+	}
+	enqueued(t, st, 2)
+	delivered(t, st, "--retention", "off")
+	if out := mustCLI(t, "", "prune", "-c", writeFile(t, "store: "+st+"\nretention: 0s\n")); !strings.Contains(out, "2 rows") {
+		t.Errorf("rows that go at once: %s", out)
+	}
+}

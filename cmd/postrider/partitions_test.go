@@ -46,6 +46,26 @@ func TestPartitionsCommand(t *testing.T) {
 		}
 	}
 	delivered(t, outbox, "--retention", "off")
+	if n := ask(t, outbox, `UPDATE postrider.partition SET closed_at = closed_at - interval '8 days' WHERE number = 1 RETURNING number::text`); n != "1" {
+		t.Fatalf("aged partition %s", n)
+	}
+	ask(t, outbox, `UPDATE postrider.progress SET settled_at = settled_at - interval '9 days' RETURNING lane::text`)
+	archived := writeFile(t, "retention: 2160h\nretention_archive: "+t.TempDir()+"\n")
+	for _, tc := range []struct {
+		args    string
+		dropped int
+		heldBy  string
+	}{
+		{"", 0, ""}, // the words of the alert
+		{"-c " + archived, 0, ""},
+		{"-c " + archived + " --older-than 168h", 0, "(archive)"},
+		{"--older-than 168h --dry-run", 1, ""},
+	} {
+		p := look(append([]string{"partitions", "tend"}, strings.Fields(tc.args)...)...)
+		if p.Tended.Dropped != tc.dropped || p.Tended.HeldBy != tc.heldBy || p.Partitions[0].Number != 1 {
+			t.Errorf("tend %s: %+v, the oldest is %d; want %d dropped, held by %q", tc.args, p.Tended, p.Partitions[0].Number, tc.dropped, tc.heldBy)
+		}
+	}
 	var swept answer.Swept
 	if err := json.Unmarshal([]byte(on("prune", "--older-than", "0s", "-o", "json")), &swept); err != nil || swept.Rows != 1 || swept.Dropped != 1 {
 		t.Errorf("pruned: %+v, %v", swept, err)

@@ -37,7 +37,8 @@ func (a *app) pruneCommand() *cobra.Command {
 		Long: "A relay does the same in the background (--retention). Rows go in small batches, the oldest\n" +
 			"first, and never one that some pipe has not settled: a pipe that is stopped holds its rows,\n" +
 			"whatever their age. One process removes rows at a time: this command takes over from a relay\n" +
-			"until it ends. Beside a relay with --retention-archive give it the same --archive. It exits\n" +
+			"until it ends. Without --older-than and --archive it goes by retention and retention-archive of\n" +
+			"the file and the environment: give it those of the relay, or the same values as flags. It exits\n" +
 			"with code 6 when a pipe holds back more than --hold-max-rows or --hold-max-bytes. What it removes\n" +
 			"on PostgreSQL, or from an inbox, is in the journal.\n\n" +
 			"With --archive the rows are written first, as JSON lines with a checksum, and read back.\n" +
@@ -56,6 +57,13 @@ func (a *app) pruneCommand() *cobra.Command {
 				})
 			}
 			if err := errors.Join(alone(cmd, "consumer", "horizon", "topic"), alone(cmd, "loop", "every")); err != nil {
+				return err
+			}
+			relay, err := a.relayOf(cmd)
+			if err != nil {
+				return err
+			}
+			if err := set.Follow(relay, cmd.Flags()); err != nil {
 				return err
 			}
 			set.AuditEvery = 0
@@ -77,7 +85,8 @@ func (a *app) pruneCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.DurationVar(&set.OlderThan, "older-than", admin.DefaultRetention, "how long ago every pipe must have settled a row; 0s: all that are settled")
+	fs.DurationVar(&set.OlderThan, "older-than", 0, "how long ago every pipe must have settled a row; 0s: all that are settled")
+	fs.Lookup("older-than").DefValue = "the setting retention, or 168h"
 	set.LimitFlags(fs, "max-bytes", "rate", "archive")
 	set.PayloadFlag(fs)
 	fs.BoolVar(&dry, "dry-run", false, "count what is due and remove nothing")

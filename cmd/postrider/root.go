@@ -90,7 +90,10 @@ func (a *app) addCommands(root *cobra.Command) {
 		Out: a.out, Folder: &a.set.Schemas, Print: a.print, Store: a.openReady,
 		Registry: func() (*registry.Client, error) { return open.Schemas(&a.set.Settings) },
 	}
-	kept := tables.Program{Open: a.openReady, Actor: a.actor, Print: a.print, NoArgs: noArgs}
+	kept := tables.Program{Open: a.openReady, Actor: a.actor, Print: a.print, NoArgs: noArgs, Archives: func(cmd *cobra.Command) (bool, error) {
+		relay, err := a.relayOf(cmd)
+		return relay.Archives(), err
+	}}
 	add("setup", "Set up:", first, inspect.Command(a.inspectProgram()), a.migrateCommand(), adoption.Command(a.adoptProgram()), a.pipeCommand(), kept.Strict(), kept.Partitions(), files.Command(), sizing.Command(a.print), man.Command())
 	root.AddCommand(a.versionCommand(), a.ordersCommand(), a.warehouseCommand())
 }

@@ -102,7 +102,7 @@ func (p Partitions) Alarm() string {
 	case p.Ahead == 0:
 		return "no partition is made ahead: the one in use grows and is not dropped; run `postrider partitions tend`"
 	case len(p.List) >= MaxPartitions:
-		return "there are too many partitions to begin another: see which pipe holds the oldest one (`postrider partitions`)"
+		return "there are too many partitions to begin another: `postrider partitions tend --older-than AGE --dry-run`, with the age of the relay's retention, names the pipe that holds the oldest one"
 	}
 	return ""
 }

@@ -97,15 +97,9 @@ func (k *Keeping) Options(log *slog.Logger) (*admin.KeeperOptions, error) {
 // relayOptions reads what the relay calls it.
 func (k *Keeping) relayOptions(log *slog.Logger) (*admin.KeeperOptions, error) {
 	set := *k
-	if set.retention != "off" {
-		age, err := time.ParseDuration(set.retention)
-		if err != nil {
-			return nil, exit.Usagef("retention is %s: write a duration such as 168h, or off", redact.Word(set.retention))
-		}
-		if age < 0 {
-			return nil, exit.Usagef("retention is %s: it must not be negative", set.retention)
-		}
-		set.OlderThan = age
+	var err error
+	if set.OlderThan, err = set.age(); err != nil {
+		return nil, err
 	}
 	if set.rate < 1 {
 		return nil, exit.Usagef("retention-rate is %d: it must be at least 1 row per second", set.rate)
@@ -115,6 +109,41 @@ func (k *Keeping) relayOptions(log *slog.Logger) (*admin.KeeperOptions, error) {
 		o.Off = set.retention == "off"
 	}
 	return o, err
+}
+
+// Archives reports whether the relay archives rows before it removes them.
+func (r *Engine) Archives() bool { return r.keeper.archive != "" }
+
+// Follow takes from the settings of the outbox's relay what the flags of prune leave open.
+func (k *Keeping) Follow(relay *Engine, flags *pflag.FlagSet) error {
+	set := relay.keeper
+	if !flags.Changed("archive") {
+		k.archive = set.archive
+	}
+	if flags.Changed("older-than") {
+		return nil
+	}
+	if set.retention == "off" {
+		return exit.Usagef("retention is off: give --older-than to remove rows all the same")
+	}
+	var err error
+	k.OlderThan, err = set.age()
+	return err
+}
+
+// age is how long the relay keeps settled rows, 0 where it removes none.
+func (k *Keeping) age() (time.Duration, error) {
+	if k.retention == "off" {
+		return 0, nil
+	}
+	age, err := time.ParseDuration(k.retention)
+	switch {
+	case err != nil:
+		return 0, exit.Usagef("retention is %s: write a duration such as 168h, or off", redact.Word(k.retention))
+	case age < 0:
+		return 0, exit.Usagef("retention is %s: it must not be negative", k.retention)
+	}
+	return age, nil
 }
 
 // byteSize is a number of bytes that may be written with a unit.

@@ -16,4 +16,6 @@ type Program struct {
 	Actor  func() string
 	Print  func(answer any, text func(w *tabwriter.Writer)) error
 	NoArgs cobra.PositionalArgs // refuses arguments
+	// Archives reports whether the settings of the outbox's relay archive rows before they are removed.
+	Archives func(*cobra.Command) (bool, error)
 }

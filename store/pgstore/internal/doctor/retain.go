@@ -78,7 +78,7 @@ FROM {{schema}}.retention r CROSS JOIN {{schema}}.outbox_info i`)
 	if last >= unattended {
 		found = append(found, ops.Finding{
 			Severity: ops.Warning, What: fmt.Sprintf("no settled rows have been removed for %s", period(last)), Data: data,
-			Why: "the outbox grows", Fix: "postrider prune, or a relay that does it",
+			Why: "the outbox grows", Fix: "start a relay with --retention, or run postrider prune with its settings: --older-than AGE, and --archive where it has one",
 		})
 	}
 	if len(found) == 0 {
