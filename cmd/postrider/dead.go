@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/answer"
@@ -72,7 +73,7 @@ func (a *app) deadList() *cobra.Command {
 				return exit.Usagef("limit is %d: use 1 to %d", q.Limit, most)
 			}
 			if a.consumer != "" {
-				if err := exclude(cmd, "--consumer", "topic", "key", "id", "code", "group"); err != nil {
+				if err := onlyWith(cmd, "--consumer", "all", "after", "limit"); err != nil {
 					return err
 				}
 				if all {
@@ -235,6 +236,18 @@ func exclude(cmd *cobra.Command, with string, flags ...string) error {
 	return nil
 }
 
+// onlyWith returns a usage error for the first given flag of the command's own that is not
+// among those that have an effect beside what is named.
+func onlyWith(cmd *cobra.Command, with string, flags ...string) error {
+	var rest []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(flags, f.Name) {
+			rest = append(rest, f.Name)
+		}
+	})
+	return exclude(cmd, with, rest...)
+}
+
 // alone returns a usage error for the first given flag that has no effect without needed.
 func alone(cmd *cobra.Command, needed string, flags ...string) error {
 	if cmd.Flags().Changed(needed) {
@@ -370,10 +383,8 @@ type letterResult struct {
 
 // consumerAct retries or discards dead letters, by their ids or by a filter.
 func (a *app) consumerAct(cmd *cobra.Command, kind store.ActKind, f *choose.Order, ids []string) error {
-	for _, name := range []string{"lane", "since", "until", "class", "code", "error", "set-topic", "set-header", "unset-header", "wait", "rate"} {
-		if cmd.Flags().Changed(name) {
-			return exit.Usagef("--%s does not go with --consumer: name ids, or use --topic, --key, --type or --all", name)
-		}
+	if err := onlyWith(cmd, "--consumer", "id", "topic", "key", "type", "all", "dry-run", "yes", "reason"); err != nil {
+		return err
 	}
 	q := f.Order.Match
 	ids = append(ids, q.IDs...)

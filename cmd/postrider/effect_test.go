@@ -91,7 +91,7 @@ func valueFor(f *pflag.Flag) string {
 		return "true"
 	case "duration":
 		return "1h"
-	case "int", "int64", "size":
+	case "int", "int64", "float64", "size":
 		return "7"
 	}
 	return "x"
@@ -174,6 +174,51 @@ func TestAnIgnoredSettingIsLogged(t *testing.T) {
 	}
 	if strings.Contains(got.err, "setting=retention") || strings.Contains(got.err, "setting=keep-dead") {
 		t.Errorf("retention and the removal of dead letters work on SQLite:\n%s", got.err)
+	}
+}
+
+// TestConsumerFlags: what selects or changes among a relay's dead letters is refused for those
+// of a consumer, unless it means the same there.
+func TestConsumerFlags(t *testing.T) {
+	store := "sqlite:" + filepath.Join(t.TempDir(), "billing.db")
+	buried(t, store, "billing", "a", "b", "c", "d")
+	works := map[string]string{
+		"dead discard": "all id key topic type dry-run reason yes", "dead retry": "all id key topic type dry-run reason yes",
+		"dead list": "after all limit", "dead show": "payload", "prune": "horizon older-than reason topic",
+	}
+	root, refused := (&app{out: io.Discard, errOut: io.Discard}).root(), 0
+	for path, flags := range works {
+		cmd, _, err := root.Find(strings.Fields(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" || f.Name == "consumer" || slices.Contains(strings.Fields(flags+" payload-retention"), f.Name) {
+				return
+			}
+			args := append(strings.Fields(path), "--store", store, "--consumer", "billing", "--"+f.Name+"="+valueFor(f))
+			switch path {
+			case "dead show":
+				args = append(args, "a")
+			case "dead discard", "dead retry":
+				args = append(args, "--topic", "orders", "--reason", "x", "--yes")
+			}
+			got := cli(t, nil, "", args...)
+			if got.code != exit.Usage || !strings.Contains(got.err, "--"+f.Name+" does not go with --consumer") {
+				t.Errorf("%v: exit code %d, %s%s", args, got.code, got.out, got.err)
+			}
+			refused++
+		})
+	}
+	if refused < 20 {
+		t.Errorf("%d flags were refused", refused)
+	}
+	got := cli(t, nil, "", "dead", "discard", "--store", store, "--consumer", "billing", "--topic", "orders", "--versions", "2-3", "--reason", "x", "--yes")
+	if got.code != exit.Usage {
+		t.Errorf("exit code %d, %s%s", got.code, got.out, got.err)
+	}
+	if out := mustCLI(t, "", "dead", "list", "--store", store, "--consumer", "billing", "-o", "json"); strings.Count(out, `"id"`) != 4 {
+		t.Errorf("a refused command changed the dead letters: %s", out)
 	}
 }
 

@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/answer"
@@ -119,16 +117,10 @@ func (a *app) asked(ctx context.Context, f forget) (admin.Horizon, error) {
 }
 
 func (a *app) pruneInbox(cmd *cobra.Command, f forget) error {
-	var wrong string
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil && !slices.Contains([]string{"consumer", "horizon", "older-than", "reason", "topic"}, f.Name) {
-			wrong = f.Name
-		}
-	})
-	switch {
-	case wrong != "":
-		return exit.Usagef("--%s does not go with --consumer", wrong)
-	case !cmd.Flags().Changed("older-than"):
+	if err := onlyWith(cmd, "--consumer", "consumer", "horizon", "older-than", "reason", "topic"); err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("older-than") {
 		return exit.Usagef("give --older-than: what comes back after that time has a second effect; 720h is a good beginning")
 	}
 	i, err := open.Inboxes(&a.set.Settings)
