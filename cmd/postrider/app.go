@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/postrider/postrider/cmd/postrider/internal/choose"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/daemon"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
@@ -59,6 +60,9 @@ func (a *app) load(cmd *cobra.Command) error {
 		a.configFile, _ = a.lookupEnv("POSTRIDER_CONFIG")
 	}
 	a.typed = typed(cmd)
+	if err := choose.NotEmpty(cmd.Flags()); err != nil {
+		return err
+	}
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		a.set.Application = "postrider-" + c.Name()
 	}

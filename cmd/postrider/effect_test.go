@@ -222,6 +222,35 @@ func TestConsumerFlags(t *testing.T) {
 	}
 }
 
+// TestAnEmptySelection: a flag that selects is refused without a value, such as that of a
+// variable of a script that is not set. It would select everything.
+func TestAnEmptySelection(t *testing.T) {
+	sqlite := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	mustCLI(t, "", "migrate", "--store", sqlite)
+	yml := writeFile(t, "relays: [{name: a, store: '"+sqlite+"'}]\n")
+	for _, line := range []string{
+		"dead discard --topic t --key= --reason x --yes", "dead discard --topic t --id= --reason x --yes", "dead discard --topic t --id a,,b --reason x --yes",
+		"dead retry --topic t --code= --reason x --yes", "dead retry --topic t --error= --reason x --yes", "dead retry --topic t --class= --reason x --yes",
+		"skip --topic t --since= --reason x --yes", "skip --topic t --type= --reason x --yes", "replay --key k --until= --reason x --yes",
+		"replay --key k --topic= --reason x --yes", "replay --key k --versions= --reason x --yes",
+		"dead discard --consumer= --all --reason x --yes", "dead list --consumer=", "prune --consumer= --older-than 720h", "prune --older-than 720h --archive=",
+		"pipe add p --from now --topic=", "status --consumer=", "migrate -c " + yml + " --relay=",
+	} {
+		args := append(strings.Fields(line), "--store", sqlite)
+		if got := cli(t, nil, "", args...); got.code != exit.Usage || !strings.Contains(got.err, " is empty: give it a value, or leave it out") {
+			t.Errorf("%s: exit code %d, %s%s", line, got.code, got.out, got.err)
+		}
+	}
+	for _, line := range []string{
+		"dead discard --topic t --lane -5 --reason x --yes", "dead discard --topic t --lane -1 --reason x --yes", "replay --key k --lane 65548 --reason x --yes",
+		"skip --lane 4096 --reason x --yes", "pause --lane 65548 --reason x", "resume --lane -1 --reason x",
+	} {
+		if got := cli(t, nil, "", append(strings.Fields(line), "--store", sqlite)...); got.code != exit.Usage || !strings.Contains(got.err, "a lane is a number from 0 to 4095") {
+			t.Errorf("%s: exit code %d, %s%s", line, got.code, got.out, got.err)
+		}
+	}
+}
+
 // A flag that needs another flag is refused without it.
 func TestFlagsThatNeedEachOther(t *testing.T) {
 	for _, line := range []string{

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postrider/postrider/admin"
+	"github.com/postrider/postrider/cmd/postrider/internal/choose"
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/output"
 	"github.com/postrider/postrider/store"
@@ -39,7 +40,7 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 	}
 	var (
 		act      = store.Act{Kind: kind}
-		lane     int
+		lane     *store.Lane
 		endpoint string
 		wait     time.Duration
 		reason   string
@@ -49,7 +50,7 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 		Example: "  postrider " + use + " --key customer-7 --reason \"their importer is under repair\"\n  postrider " + use + " --lane 12 --reason \"incident 4711\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case !exactlyOne(act.Key != "", lane >= 0, endpoint != ""):
+			case !exactlyOne(act.Key != "", lane != nil, endpoint != ""):
 				return exit.Usagef("give --key, --lane or --endpoint, one of them")
 			case strings.TrimSpace(reason) == "":
 				return exit.Usagef("missing reason: give --reason for the journal")
@@ -58,17 +59,16 @@ func (a *app) holdCommand(kind store.ActKind) *cobra.Command {
 			if endpoint != "" {
 				return a.holdEndpoint(cmd, act, endpoint)
 			}
-			answer := holdAnswer{Act: kind, Key: act.Key}
-			if lane >= 0 {
-				act.Lane = store.Lane(lane)
-				answer.Lane = &act.Lane
+			answer := holdAnswer{Act: kind, Key: act.Key, Lane: lane}
+			if lane != nil {
+				act.Lane = *lane
 			}
 			return a.hold(cmd, act, answer, wait)
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&act.Key, "key", "", "this key")
-	fs.IntVar(&lane, "lane", -1, "this lane")
+	choose.LaneFlag(fs, &lane, "this lane")
 	fs.StringVar(&endpoint, "endpoint", "", "this endpoint of webhooks, by the name that status shows")
 	fs.StringVar(&reason, "reason", "", "why, for the journal")
 	fs.DurationVar(&wait, "wait", 10*time.Second, "how long to wait for the relay to do it")

@@ -10,14 +10,12 @@ import (
 
 	"github.com/postrider/postrider/cmd/postrider/internal/exit"
 	"github.com/postrider/postrider/cmd/postrider/internal/redact"
-	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
 // Order holds the flags of every act on many records.
 type Order struct {
 	Order        ops.Order
-	lane         int
 	since, until string
 	versions     string
 	Set, Unset   []string
@@ -33,7 +31,7 @@ func (f *Order) MatchFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&m.Type, "type", "", "only this type")
 	fs.StringVar(&m.Topic, "topic", "", "only this topic")
 	fs.StringVar(&f.versions, "versions", "", "only these versions: N, or FIRST-LAST")
-	fs.IntVar(&f.lane, "lane", -1, "only this lane")
+	LaneFlag(fs, &m.Lane, "only this lane")
 	fs.StringVar(&f.since, "since", "", "only messages of this time or later: RFC 3339, or an age such as 24h")
 	fs.StringVar(&f.until, "until", "", "only messages of before this time: RFC 3339, or an age")
 	fs.BoolVar(&m.All, "all", false, "all of them, without a filter")
@@ -70,10 +68,6 @@ func (f *Order) Filtered(fs *pflag.FlagSet) bool {
 func (f *Order) Complete(now time.Time, actor string) error {
 	o := &f.Order
 	o.Actor = actor
-	if f.lane >= 0 {
-		lane := store.Lane(f.lane)
-		o.Match.Lane = &lane
-	}
 	var err error
 	if o.Match.Since, err = Time("since", f.since, now); err != nil {
 		return err
