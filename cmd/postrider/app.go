@@ -300,7 +300,7 @@ func (a *app) loadRelays(cmd *cobra.Command, src config.Source) error {
 }
 
 // unitSettings are those of each relay of the process: the entries of the file
-// over what stands outside of the list.
+// over what stands outside of the list, and typed flags over both.
 func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err error) {
 	if len(a.relays) == 0 || a.relayName != "" {
 		return []config.Relay{{}}, []*settings{&a.set}, nil
@@ -309,6 +309,7 @@ func (a *app) unitSettings() (entries []config.Relay, sets []*settings, err erro
 		set := &settings{}
 		fs := set.ownFlags()
 		*set = a.set
+		fs.VisitAll(func(f *pflag.Flag) { f.Changed = a.typed[f.Name] })
 		if r.Routes != nil {
 			set.Routes = r.Routes
 		}

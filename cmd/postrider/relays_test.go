@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -170,6 +171,43 @@ relays: [{name: a}, {name: b, schema: other}]
 		if p.said.count(want) == 0 {
 			t.Errorf("not said: %s\n%s", want, p.said)
 		}
+	}
+}
+
+// TestAFlagWinsOverEveryEntry: what is typed holds for every relay of the file, also where its
+// entry says otherwise.
+func TestAFlagWinsOverEveryEntry(t *testing.T) {
+	dir := t.TempDir()
+	yml := writeFile(t, "broker: 'memory:'\nrelays:\n  - {name: a, store: 'sqlite:"+dir+"/a.db', broker: 'nats://entry:4222', pipe: main, retention: 1h, window: 64}\n"+
+		"  - {name: b, store: 'sqlite:"+dir+"/b.db', pipe: main, retention: 2h}\n")
+	a := &app{out: io.Discard, errOut: io.Discard, lookupEnv: func(name string) (string, bool) { return "from-environment", name == "POSTRIDER_PIPE" }}
+	root := a.root()
+	cmd, _, err := root.Find([]string{"relay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.InheritedFlags() // joins those of the root
+	if err := cmd.ParseFlags([]string{"-c", yml, "--broker", "redis://typed:6379", "--retention", "typed"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.load(cmd); err != nil {
+		t.Fatal(err)
+	}
+	p, err := a.process()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range p.Relays {
+		if r.Open.Broker != "redis://typed:6379" || r.Open.Pipe != "main" || r.Open.Store != "sqlite:"+dir+"/"+r.Name+".db" {
+			t.Errorf("relay %s has broker %s, pipe %s, store %s", r.Name, r.Open.Broker, r.Open.Pipe, r.Open.Store)
+		}
+	}
+	if err := p.Check(); err == nil || !strings.Contains(err.Error(), `relay a: retention is "typed"`) {
+		t.Errorf("checked: %v", err)
+	}
+	mustCLI(t, "", "migrate", "-c", yml)
+	if got := cli(t, nil, "", "status", "-c", yml, "--pipe", "nosuch"); got.code == 0 || strings.Count(got.err, "nosuch") == 0 {
+		t.Errorf("status of a pipe that is not there: exit code %d, %s%s", got.code, got.out, got.err)
 	}
 }
 
