@@ -47,6 +47,8 @@ type KeeperOptions struct {
 	// KeepDead is how long dead letters of the keeper's own pipe stay after they
 	// were last parked or tried; 0: until a person acts.
 	KeepDead time.Duration
+	// Pipes are the other pipes of the outbox whose dead letters this keeper discards.
+	Pipes []PipeDead
 	// Every is the pause between two sweeps of Run. 0: 30 s, or 1 s when rows go at once.
 	Every time.Duration
 	// AuditEvery is the time between two looks at the books by Run. 0: never. It has no
@@ -364,7 +366,7 @@ const lastSweep = 2 * time.Second
 func (k *Keeper) Run(ctx context.Context) {
 	var sweep, look <-chan time.Time
 	at := time.After
-	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || k.office.Partitions != nil {
+	if !k.opts.Off || k.opts.Payloads > 0 || k.opts.KeepDead > 0 || len(k.opts.Pipes) > 0 || k.office.Partitions != nil {
 		sweep = at(min(k.opts.Every, firstSweep))
 	}
 	k.fullAt = time.Now().Add(fullAgain) // not at every start

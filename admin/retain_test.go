@@ -246,6 +246,38 @@ func TestFullCounts(t *testing.T) {
 	})
 }
 
+// letters are the dead letters of a pipe.
+type letters struct {
+	ops.Orders
+	idle []time.Duration // that were asked for
+}
+
+func (l *letters) Order(_ context.Context, o ops.Order) (int64, ops.OrderPlan, error) {
+	l.idle = append(l.idle, o.Match.IdleFor)
+	return 1, ops.OrderPlan{Records: 2}, nil
+}
+
+// TestDeadLettersOfEachPipe: one keeper of an outbox discards the old dead letters of every
+// pipe, each by its own age.
+//
+// Promises: G
+func TestDeadLettersOfEachPipe(t *testing.T) {
+	h := &outbox{}
+	first, second := &letters{}, &letters{}
+	k, err := admin.NewKeeper(&ops.Office{Retention: h, Books: h, Orders: first}, &admin.KeeperOptions{
+		KeepDead: 2 * time.Hour, Pipes: []admin.PipeDead{{Orders: second, KeepDead: 3 * time.Hour}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := k.DiscardDead(t.Context()); err != nil || n != 4 {
+		t.Errorf("%d discarded, %v; want 4", n, err)
+	}
+	if len(first.idle) != 1 || first.idle[0] != 2*time.Hour || len(second.idle) != 1 || second.idle[0] != 3*time.Hour {
+		t.Errorf("asked for %v and %v", first.idle, second.idle)
+	}
+}
+
 // house has rows to remove, and books.
 type house interface {
 	ops.Retainer

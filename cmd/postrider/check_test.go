@@ -152,9 +152,9 @@ func TestClaimSettings(t *testing.T) {
 			t.Errorf("%s: code %d, %s", name, got.code, got.err)
 		}
 	}
-	// What keeps house is the first relay's, whichever leaves payloads.
+	// The retention is that of every relay of the outbox, whichever leaves payloads.
 	yml := filepath.Join(t.TempDir(), "p.yml")
-	two := "store: postgres://127.0.0.1:1/x\nbroker: \"memory:\"\nlisten: \"\"\nrelays:\n  - {name: a, retention: 10m}\n  - {name: b, claim_above: 64KiB}\n"
+	two := "store: postgres://127.0.0.1:1/x\nbroker: \"memory:\"\nlisten: \"\"\nretention: 10m\nrelays:\n  - {name: a}\n  - {name: b, claim_above: 64KiB}\n"
 	if err := os.WriteFile(yml, []byte(two), 0o600); err != nil {
 		t.Fatal(err)
 	}

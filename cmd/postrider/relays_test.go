@@ -216,6 +216,14 @@ func TestMistakesOfAFleet(t *testing.T) {
 		{"no store", "broker: \"memory:\"\nrelays:\n  - name: a\n", "fleet.yml:3:5: relay a: no store: give --store"},
 		{"bad option", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n    window: -1\n", "fleet.yml:4:5: relay a: window is -1: it must not be negative"},
 		{"bad broker", "store: \"memory:\"\nrelays:\n  - name: a\n    broker: mqtt://u:hunter2@h\n", "fleet.yml:3:5: relay a: broker scheme \"mqtt\" is unknown"},
+		{
+			"housekeeping", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n  - name: b\n    pipe: b\n    keep_dead: 2160h\n  - name: c\n    pipe: c\n    retention: 2160h\n",
+			"fleet.yml:8:5: relay c: retention is \"2160h0m0s\", and relay a of the same outbox has \"168h0m0s\": its rows are kept once, so give both the same value",
+		},
+		{
+			"archive", "store: \"memory:\"\nbroker: \"memory:\"\nrelays:\n  - name: a\n  - name: b\n    pipe: b\n    retention_archive: 'command:cat'\n",
+			"fleet.yml:5:5: relay b: retention-archive is \"command:cat\", and relay a of the same outbox has \"\"",
+		},
 		{"value", "relays:\n  - name: a\n    window: x\n", `fleet.yml:3:13: relay a: window: "x" cannot be used: it is not a number`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -56,8 +56,27 @@ func (p *Process) Check() error {
 			return r.named(err)
 		}
 	}
+	return p.agree()
+}
+
+// agree refuses two relays of one outbox, whose rows are kept once, that keep them differently.
+func (p *Process) agree() error {
+	first := map[string]Relay{}
+	for _, r := range p.Relays {
+		other, there := first[r.outbox()]
+		if !there {
+			first[r.outbox()] = r
+			continue
+		}
+		if name, has, had := r.Engine.keeper.differs(&other.Engine.keeper); name != "" {
+			return r.named(exit.Usagef("%s is %s, and relay %s of the same outbox has %s: its rows are kept once, so give both the same value", name, has, other.Name, had))
+		}
+	}
 	return nil
 }
+
+// outbox names the database and schema of the relay.
+func (r Relay) outbox() string { return r.Open.Store + " " + r.Open.Schema }
 
 // check refuses settings with which openUnit fails.
 func (r Relay) check() error {

@@ -14,13 +14,8 @@ import (
 // keepHouse starts the housekeeping of each outbox, once whatever the number of
 // its pipes, and returns what ends it.
 func keepHouse(ctx context.Context, units []*unit) (leave func()) {
-	begun := map[string]bool{}
 	ends := []func(){keepHistories(ctx, units)}
-	for _, u := range units {
-		if begun[u.outbox] {
-			continue
-		}
-		begun[u.outbox] = true
+	for _, u := range housekeepers(units) {
 		u.keeps.Told = func() bool { return u.health().Down["store"] != "" }
 		keeper, end := startKeeper(ctx, u.store, u.keeps)
 		u.meter.keep(keeper, u.labels)
@@ -31,6 +26,21 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 			end()
 		}
 	}
+}
+
+// housekeepers returns the first relay of each outbox, whose keeper discards the dead letters
+// of the outbox's other pipes too.
+func housekeepers(units []*unit) (firsts []*unit) {
+	first := map[string]*unit{}
+	for _, u := range units {
+		switch keeper := first[u.outbox]; {
+		case keeper == nil:
+			first[u.outbox], firsts = u, append(firsts, u)
+		case u.keeps.KeepDead > 0 && u.store.Has(ops.CanOrder):
+			keeper.keeps.Pipes = append(keeper.keeps.Pipes, admin.PipeDead{Orders: u.store.Orders, KeepDead: u.keeps.KeepDead})
+		}
+	}
+	return firsts
 }
 
 // keepHistories keeps the figures of each pipe over time, and returns what ends that. A store

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/broker/membroker"
+	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/relay"
 	"github.com/postrider/postrider/store/memstore"
 	"github.com/postrider/postrider/store/ops"
@@ -121,6 +122,27 @@ func TestHousekeepingInAnOutage(t *testing.T) {
 			t.Errorf("%d lines behind the outage, want 1:\n%s", n, log.String())
 		}
 	})
+}
+
+// letters are the dead letters of a pipe.
+type letters struct{ ops.Orders }
+
+// TestOneKeeperOfAnOutbox: the first relay of an outbox keeps its house, and discards the dead letters of its other
+// pipes by their own age.
+//
+// Promises: G
+func TestOneKeeperOfAnOutbox(t *testing.T) {
+	of := func(outbox string, keep time.Duration) *unit {
+		return &unit{outbox: outbox, keeps: &admin.KeeperOptions{KeepDead: keep}, store: &open.Outbox{Office: &ops.Office{Orders: letters{}}}}
+	}
+	a, b, c, other := of("shop", 0), of("shop", 2*time.Hour), of("shop", 0), of("billing", time.Hour)
+	firsts := housekeepers([]*unit{a, b, other, c})
+	if len(firsts) != 2 || firsts[0] != a || firsts[1] != other {
+		t.Fatalf("%d outboxes have a keeper", len(firsts))
+	}
+	if a.keeps.KeepDead != 0 || len(a.keeps.Pipes) != 1 || a.keeps.Pipes[0].KeepDead != 2*time.Hour || a.keeps.Pipes[0].Orders != b.store.Orders || len(other.keeps.Pipes) != 0 {
+		t.Errorf("the keepers have %+v and %+v", a.keeps, other.keeps)
+	}
 }
 
 // housekeeping is what a keeper works with.

@@ -131,6 +131,36 @@ func (k *Keeping) Follow(relay *Engine, flags *pflag.FlagSet) error {
 	return err
 }
 
+// differs returns the first setting in which two relays keep the rows of their outbox
+// differently, and its two values; "" where they agree. Dead letters are those of a pipe.
+func (k *Keeping) differs(other *Keeping) (name, has, had string) {
+	others := other.kept()
+	for i, v := range k.kept() {
+		if v != others[i] {
+			return v[0], redact.Word(v[1]), redact.Word(others[i][1])
+		}
+	}
+	return "", "", ""
+}
+
+// kept lists the settings of an outbox, with their values.
+func (k *Keeping) kept() [][2]string {
+	age := k.retention
+	if d, err := time.ParseDuration(age); err == nil { // 168h is 168h0m0s
+		age = d.String()
+	}
+	return [][2]string{
+		{"retention", age},
+		{"retention-max-bytes", k.maxBytes.String()},
+		{"retention-rate", strconv.Itoa(k.rate)},
+		{"retention-archive", k.archive},
+		{"payload-retention", k.payloads.String()},
+		{"hold-max-rows", strconv.FormatInt(k.holdRows, 10)},
+		{"hold-max-bytes", k.holdBytes.String()},
+		{"audit-every", k.AuditEvery.String()},
+	}
+}
+
 // age is how long the relay keeps settled rows, 0 where it removes none.
 func (k *Keeping) age() (time.Duration, error) {
 	if k.retention == "off" {

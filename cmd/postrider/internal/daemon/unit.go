@@ -23,7 +23,7 @@ type unit struct {
 	outbox string            // its database and schema
 	labels prometheus.Labels // of series that are not one pipe's
 	store  *open.Outbox
-	keeps  *admin.KeeperOptions
+	keeps  *admin.KeeperOptions // of its outbox, but for the dead letters, which are those of its pipe
 	sink   broker.Sink
 	// destinations are those of the newest messages; nil where they cannot be known.
 	destinations func(ctx context.Context) ([]string, error)
@@ -87,16 +87,16 @@ func (p *Process) openUnits(export *telemetry.Export) (units []*unit, err error)
 	for i, r := range p.Relays {
 		opening[i] = r.Open
 	}
-	shared, keeps := open.NewPools(opening), map[string]*admin.KeeperOptions{}
+	shared := open.NewPools(opening)
 	for _, r := range p.Relays {
 		r.Open.Pools = shared
-		u, err := p.openUnit(r, keeps, export)
+		u, err := p.openUnit(r, export)
 		if err != nil {
 			return units, r.named(err)
 		}
 		units = append(units, u)
 	}
-	return units, nil
+	return units, p.agree()
 }
 
 func closeUnits(units []*unit) {
@@ -105,9 +105,8 @@ func closeUnits(units []*unit) {
 	}
 }
 
-// openUnit opens one relay. keeps has the housekeeping of the outboxes so far: each
-// has one, that of the first of its relays, and who leaves payloads there goes by it.
-func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, export *telemetry.Export) (*unit, error) {
+// openUnit opens one relay.
+func (p *Process) openUnit(r Relay, export *telemetry.Export) (*unit, error) {
 	set, relays := r.Open, len(p.Relays)
 	opts, err := r.Engine.options()
 	if err != nil {
@@ -115,7 +114,7 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	}
 	set.MakePipe, set.Wake = r.Engine.makePipe, r.Engine.wake
 	set.Application = "postrider-relay/" + opts.Instance
-	u := &unit{name: r.Name, outbox: set.Store + " " + set.Schema, log: p.Logger}
+	u := &unit{name: r.Name, outbox: r.outbox(), log: p.Logger}
 	if r.Name != "" {
 		u.log = u.log.With("relay", r.Name)
 		u.labels = prometheus.Labels{"relay": r.Name, "schema": set.Schema, "store": redact.Place(set.Store)}
@@ -123,10 +122,6 @@ func (p *Process) openUnit(r Relay, keeps map[string]*admin.KeeperOptions, expor
 	if u.keeps, err = r.Engine.keeper.relayOptions(u.log); err != nil {
 		return nil, err
 	}
-	if first := keeps[u.outbox]; first != nil {
-		u.keeps = first
-	}
-	keeps[u.outbox] = u.keeps
 	if opts.Claim, err = r.Engine.claims(set, u.keeps); err != nil {
 		return nil, err
 	}
