@@ -234,7 +234,7 @@ func TestAnEmptySelection(t *testing.T) {
 		"skip --topic t --since= --reason x --yes", "skip --topic t --type= --reason x --yes", "replay --key k --until= --reason x --yes",
 		"replay --key k --topic= --reason x --yes", "replay --key k --versions= --reason x --yes",
 		"dead discard --consumer= --all --reason x --yes", "dead list --consumer=", "prune --consumer= --older-than 720h", "prune --older-than 720h --archive=",
-		"pipe add p --from now --topic=", "status --consumer=", "migrate -c " + yml + " --relay=",
+		"dead discard --pipe= --all --reason x --yes", "migrate --schema=", "pipe add p --from now --topic=", "status --consumer=", "migrate -c " + yml + " --relay=",
 	} {
 		args := append(strings.Fields(line), "--store", sqlite)
 		if got := cli(t, nil, "", args...); got.code != exit.Usage || !strings.Contains(got.err, " is empty: give it a value, or leave it out") {

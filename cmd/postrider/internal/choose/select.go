@@ -47,7 +47,7 @@ func (*laneFlag) Type() string { return "int" }
 // a script that is not set would select everything.
 func NotEmpty(fs *pflag.FlagSet) error {
 	for _, name := range []string{
-		"id", "key", "type", "topic", "versions", "since", "until", "class", "code", "error", "consumer", "endpoint", "relay", "archive",
+		"id", "key", "type", "topic", "versions", "since", "until", "class", "code", "error", "consumer", "endpoint", "relay", "pipe", "schema", "archive",
 	} {
 		f := fs.Lookup(name)
 		if f == nil || !f.Changed {
