@@ -66,6 +66,32 @@ func mysqlLayouts() []layoutCase {
 			insert: `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata) VALUES (UUID(), '{"destination_topic":"paid","uuid":` + strings.ReplaceAll(id, "'", `"`) + `1","payload":"eyJuIjoxfQ==","metadata":{"a":"b"}}', '{}')`,
 			want:   []string{`paid   {"n":1} {"a":"b"}`}, after: `SELECT COUNT(*) FROM watermill_forwarder_topic`, rows: "1",
 		},
+		{
+			name: "an insert that is repeated, and an update after one that failed", table: "event",
+			ddl:    "CREATE TABLE event (id BIGINT AUTO_INCREMENT PRIMARY KEY, event_id CHAR(36) NOT NULL UNIQUE, topic VARCHAR(50) NOT NULL, `key` VARCHAR(50) NOT NULL, payload JSON NOT NULL, seen INT NOT NULL DEFAULT 0, status VARCHAR(20) NOT NULL DEFAULT 'new')",
+			before: "INSERT INTO event (event_id, topic, `key`, payload, status) VALUES (" + id + "1', 'orders', 'a', '1', 'sent')",
+			insert: "INSERT INTO event (event_id, topic, `key`, payload) VALUES (" + id + "2', 'orders', 'a', '2');" +
+				" INSERT INTO event (event_id, topic, `key`, payload) VALUES (" + id + "2', 'orders', 'a', '2') ON DUPLICATE KEY UPDATE id = id;" +
+				" INSERT INTO event (event_id, topic, `key`, payload) VALUES (" + id + "2', 'orders', 'a', '2') ON DUPLICATE KEY UPDATE seen = seen + 1;" +
+				" INSERT IGNORE INTO event (event_id, topic, `key`, payload) VALUES (" + id + "2', 'orders', 'a', '2');" +
+				" UPDATE event SET seen = 9 WHERE event_id = " + id + "2';" +
+				" INSERT INTO event (event_id, topic, `key`, payload) VALUES (" + id + "2', 'orders', 'a', '3') ON DUPLICATE KEY UPDATE payload = VALUES(payload), status = 'new'",
+			want: []string{`orders a  2`, `orders a  3`}, after: "SELECT CONCAT(GROUP_CONCAT(status ORDER BY id), ' ', MAX(seen)) FROM event", rows: "sent,postrider 9",
+		},
+		{
+			name: "rows that the old relay has sent, updated after an insert that failed", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id INT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, `key` VARCHAR(40) UNIQUE, payload MEDIUMTEXT NOT NULL, seen INT NOT NULL DEFAULT 0, published TINYINT(1) NOT NULL DEFAULT 0)",
+			before: "INSERT INTO outbox (topic, `key`, payload, published) VALUES ('orders', 'a', '1', 1)",
+			insert: "INSERT IGNORE INTO outbox (topic, `key`, payload) VALUES ('orders', 'a', '2'); UPDATE outbox SET seen = 1; INSERT INTO outbox (topic, `key`, payload) VALUES ('orders', 'a', '3') ON DUPLICATE KEY UPDATE seen = 2",
+			after:  "SELECT GROUP_CONCAT(published, seen) FROM outbox", rows: "12",
+		},
+		{
+			name: "a time that an upsert sets back", table: "messages",
+			ddl:    "CREATE TABLE messages (id CHAR(36) PRIMARY KEY, type VARCHAR(50) NOT NULL, content LONGTEXT NOT NULL, created_at DATETIME(6) NOT NULL, published_at DATETIME NULL)",
+			before: "INSERT INTO messages VALUES (" + id + "1', 'placed', '1', '2026-01-01', '2026-01-02')",
+			insert: "INSERT INTO messages VALUES (" + id + "1', 'placed', '2', '2026-01-01', NULL) ON DUPLICATE KEY UPDATE content = VALUES(content), published_at = VALUES(published_at)",
+			flags:  []string{"--topic", "orders"}, want: []string{`orders  placed 2`}, after: "SELECT COUNT(*) FROM messages WHERE published_at > '2026-01-03'", rows: "1",
+		},
 	}
 }
 

@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -154,14 +155,25 @@ func (p mysqlPlan) install(r *Record) []string {
 	}
 	mark := "        SET " + strings.Join(append(marks, p.flag()+" = 1"), ", ") + ";\n    ELSE\n        SET " + p.flag() + " = 0;\n    END IF;\n"
 	copied := "    IF " + p.flag() + " = 1 THEN\n    SET " + p.flag() + " = 0;\n    " + p.insert() + "\n    END IF;\n"
-	// ON DUPLICATE KEY UPDATE shows the value that BEFORE INSERT has set.
-	handed := p.flag() + " = 1 AND NEW." + p.assign()[0][0] + " <=> " + p.assign()[0][1]
+	handed := p.flag() + " = 1 AND " + p.handed()
 	return []string{
 		trigger("ai", "AFTER INSERT", "    "+r.line()+"\n"+copied),
 		trigger("au", "AFTER UPDATE", copied),
 		trigger("bu", "BEFORE UPDATE", "    IF ("+p.unsettled("OLD")+") IS NOT TRUE AND (("+p.pending("NEW")+") IS TRUE OR "+handed+") THEN\n"+mark),
 		trigger("bi", "BEFORE INSERT", "    IF ("+p.pending("NEW")+") IS TRUE THEN\n"+mark),
 	}
+}
+
+// handed is the condition that an UPDATE shows the value that BEFORE INSERT has set: ON DUPLICATE KEY UPDATE has set a row
+// back. One that leaves the state as it is shows that value too where the row has it already, and copies nothing.
+func (p mysqlPlan) handed() string {
+	c, _ := p.t.Column(p.m.State.Column)
+	value := p.assign()[0][1]
+	if p.m.State.Handed == now { // the column has rounded it
+		_, digits, _ := strings.Cut(c.Type, "(")
+		value = "CAST(" + value + " AS DATETIME(" + cmp.Or(strings.TrimSuffix(digits, ")"), "0") + "))"
+	}
+	return p.col("NEW", c.Name) + " <=> " + value + " AND NOT (" + p.col("NEW", c.Name) + " <=> " + p.col("OLD", c.Name) + ")"
 }
 
 func (p mysqlPlan) remove() []string {

@@ -175,6 +175,9 @@ func (p *Plan) tellMark(note func(string, ...any)) {
 		p.Missing = append(p.Missing, "rows that are "+strings.Join(s.Dead, ", ")+": they stay; a row that a person sets to "+p.first()+" is copied then")
 	}
 	p.Missing = append(p.Missing, "attempts, errors and times of the next attempt: each copied row is tried at once")
+	if p.Table.Dialect == MySQL {
+		p.Missing = append(p.Missing, fmt.Sprintf("a copied row that INSERT .. ON DUPLICATE KEY UPDATE sets back by %[1]s = VALUES(%[1]s): write the value in place of VALUES", s.Column))
+	}
 	if p.opts.Mirror {
 		note("the mirror writes the table once for each message, and its own table twice; it runs as `postrider adopt mirror %s`", p.Table.Full())
 	}
