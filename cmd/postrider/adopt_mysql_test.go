@@ -92,6 +92,20 @@ func mysqlLayouts() []layoutCase {
 			insert: "INSERT INTO messages VALUES (" + id + "1', 'placed', '2', '2026-01-01', NULL) ON DUPLICATE KEY UPDATE content = VALUES(content), published_at = VALUES(published_at)",
 			flags:  []string{"--topic", "orders"}, want: []string{`orders  placed 2`}, after: "SELECT COUNT(*) FROM messages WHERE published_at > '2026-01-03'", rows: "1",
 		},
+		{
+			name: "words of a binary enum", table: "outbox_events",
+			ddl:    "CREATE TABLE outbox_events (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, state ENUM('PENDING', 'SENT') COLLATE utf8mb4_bin NOT NULL)",
+			before: "INSERT INTO outbox_events (topic, payload, state) VALUES ('orders', '1', 'PENDING')",
+			insert: "INSERT INTO outbox_events (topic, payload, state) VALUES ('orders', '2', 'PENDING')",
+			want:   []string{`orders   1`, `orders   2`}, after: "SELECT GROUP_CONCAT(DISTINCT state) FROM outbox_events", rows: "SENT",
+		},
+		{
+			name: "words of a binary enum with a default, which is in the key too", table: "outbox_events", flags: []string{"--mirror"},
+			ddl:    "CREATE TABLE outbox_events (id BIGINT AUTO_INCREMENT, kind ENUM('Paid', 'PAID') COLLATE utf8mb4_bin NOT NULL DEFAULT 'PAID', topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, state ENUM('PENDING', 'SENT') COLLATE utf8mb4_bin NOT NULL DEFAULT 'PENDING', PRIMARY KEY (id, kind))",
+			before: "INSERT INTO outbox_events (topic, payload) VALUES ('orders', '1')",
+			insert: "INSERT INTO outbox_events (topic, payload) VALUES ('orders', '2')",
+			want:   []string{`orders  PAID 1`, `orders  PAID 2`}, after: "SELECT GROUP_CONCAT(DISTINCT state) FROM outbox_events", rows: "SENT",
+		},
 	}
 }
 

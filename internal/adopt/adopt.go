@@ -48,6 +48,8 @@ type Column struct {
 	Words    []string `json:"words,omitempty"`
 	Default  string   `json:"default,omitempty"` // a constant
 	Length   int64    `json:"-"`                 // most characters of a text; 0: no limit
+	// Collation is that of a text on MySQL.
+	Collation string `json:"-"`
 }
 
 // Table is what the catalog says of a table.

@@ -192,7 +192,11 @@ func (p mysqlPlan) prepare() string {
 	text := "CREATE TABLE IF NOT EXISTS " + p.mirrored() + " (seq BIGINT NOT NULL PRIMARY KEY"
 	for i, k := range p.t.Key {
 		c, _ := p.t.Column(k)
-		text += fmt.Sprintf(", k%d %s NOT NULL", i+1, c.Type)
+		text += fmt.Sprintf(", k%d %s", i+1, c.Type)
+		if c.Collation != "" { // that of the database may be another one: the keys would not compare
+			text += " COLLATE " + c.Collation
+		}
+		text += " NOT NULL"
 	}
 	if p.inPlace {
 		text += ", told BIGINT, again BOOLEAN NOT NULL DEFAULT FALSE, UNIQUE (" + strings.Join(keys(p.t), ", ") + ")"

@@ -254,7 +254,7 @@ func (d DB) each(ctx context.Context, t *Table, query string, scan func(*sql.Row
 }
 
 func (d DB) mysqlColumns(ctx context.Context, t *Table) error {
-	return d.each(ctx, t, `SELECT x.COLUMN_NAME, LOWER(x.COLUMN_TYPE), LOWER(x.DATA_TYPE), x.IS_NULLABLE = 'YES', x.EXTRA LIKE '%auto_increment%', COALESCE(x.COLUMN_DEFAULT, ''), COALESCE(x.CHARACTER_MAXIMUM_LENGTH, 0),
+	return d.each(ctx, t, `SELECT x.COLUMN_NAME, x.COLUMN_TYPE, LOWER(x.DATA_TYPE), COALESCE(x.COLLATION_NAME, ''), x.IS_NULLABLE = 'YES', x.EXTRA LIKE '%auto_increment%', COALESCE(x.COLUMN_DEFAULT, ''), COALESCE(x.CHARACTER_MAXIMUM_LENGTH, 0),
  EXISTS (SELECT 1 FROM information_schema.KEY_COLUMN_USAGE k WHERE k.TABLE_SCHEMA = x.TABLE_SCHEMA AND k.TABLE_NAME = x.TABLE_NAME AND k.CONSTRAINT_NAME = 'PRIMARY' AND k.COLUMN_NAME = x.COLUMN_NAME)
  FROM information_schema.COLUMNS AS x`+ofTable+` ORDER BY x.ORDINAL_POSITION`, func(rows *sql.Rows) error {
 		var (
@@ -262,7 +262,7 @@ func (d DB) mysqlColumns(ctx context.Context, t *Table) error {
 			base string
 			key  bool
 		)
-		if err := rows.Scan(&c.Name, &c.Type, &base, &c.Nullable, &c.Numbered, &c.Default, &c.Length, &key); err != nil {
+		if err := rows.Scan(&c.Name, &c.Type, &base, &c.Collation, &c.Nullable, &c.Numbered, &c.Default, &c.Length, &key); err != nil {
 			return err
 		}
 		c.mysqlClass(base)
