@@ -106,6 +106,20 @@ func mysqlLayouts() []layoutCase {
 			insert: "INSERT INTO outbox_events (topic, payload) VALUES ('orders', '2')",
 			want:   []string{`orders  PAID 1`, `orders  PAID 2`}, after: "SELECT GROUP_CONCAT(DISTINCT state) FROM outbox_events", rows: "SENT",
 		},
+		{
+			name: "a key of 16 bytes", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, aggregate_id BINARY(16) NOT NULL, payload VARCHAR(50) NOT NULL, published TINYINT(1) NOT NULL DEFAULT 0)",
+			before: "INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('orders', 0x0198e2a47c117d3e9a510f7d5b1c2e11, '1')",
+			insert: "INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('orders', 0x0198e2a47c117d3e9a510f7d5b1c2e11, '2')",
+			want:   []string{`orders 0198e2a4-7c11-7d3e-9a51-0f7d5b1c2e11  1`, `orders 0198e2a4-7c11-7d3e-9a51-0f7d5b1c2e11  2`}, after: "SELECT SUM(published) FROM outbox", rows: "2",
+		},
+		{
+			name: "a key of other bytes", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, aggregate_id VARBINARY(20) NOT NULL, payload VARCHAR(50) NOT NULL, published TINYINT(1) NOT NULL DEFAULT 0)",
+			before: "INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('orders', 0xff00, '1')",
+			insert: "INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('orders', 0xfe00, '2')",
+			want:   []string{`orders ff00  1`, `orders fe00  2`}, after: "SELECT SUM(published) FROM outbox", rows: "2",
+		},
 	}
 }
 

@@ -23,16 +23,24 @@ func dashed(hex string) string {
 // hashed makes a UUID of texts. MySQL 9.6 has no MD5 any more.
 func hashed(parts string) string { return dashed("LEFT(SHA2(CONCAT(" + parts + "), 256), 32)") }
 
+// binary reports whether the column holds bytes that need not be text.
+func (c Column) binary() bool {
+	return c.Class == Bytes || c.Class == UUID && strings.HasPrefix(c.Type, "binary")
+}
+
 func (s mysqlSpeech) convert(t *Table, c Column, field, expr string) string {
 	text := "CONVERT(" + expr + " USING utf8mb4)"
-	if c.Class == JSON || c.Class == Number || c.Class == Other {
+	switch {
+	case c.Class == UUID && c.binary():
+		text = dashed("LOWER(HEX(" + expr + "))")
+	case c.Class == Bytes && field == "key": // they need not be text
+		text = "LOWER(HEX(" + expr + "))"
+	case c.Class == JSON || c.Class == Number || c.Class == Other:
 		text = "CAST(" + expr + " AS CHAR CHARACTER SET utf8mb4)"
 	}
 	switch field {
 	case "id":
 		switch {
-		case c.Class == UUID && c.Type == "binary(16)":
-			return dashed("LOWER(HEX(" + expr + "))")
 		case c.Class == UUID:
 			return "LOWER(" + text + ")"
 		case c.Class == Text:
@@ -76,7 +84,7 @@ func (s mysqlSpeech) derive(t *Table, row string) string {
 		}
 		c, _ := t.Column(k)
 		col := row + "." + s.ident(k)
-		if c.Class == Bytes || c.Type == "binary(16)" {
+		if c.binary() {
 			col = "HEX(" + col + ")"
 		}
 		parts = append(parts, col)

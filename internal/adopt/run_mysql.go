@@ -98,7 +98,7 @@ func (p *Plan) keysOf(ctx context.Context, q execer, query string) ([]any, error
 			return nil, err
 		}
 		for i, k := range p.Table.Key {
-			if c, _ := p.Table.Column(k); c.Class == Bytes || c.Type == "binary(16)" {
+			if c, _ := p.Table.Column(k); c.binary() {
 				args = append(args, slices.Clone([]byte(raw[i])))
 			} else {
 				args = append(args, string(raw[i]))
