@@ -200,6 +200,15 @@ func TestAdoptRefuses(t *testing.T) {
  CREATE TABLE narrow (id bigserial PRIMARY KEY, topic text, payload text, status varchar(4) DEFAULT 'new');
  CREATE TABLE stuck ` + columns + `); INSERT INTO stuck (topic, payload, status) VALUES ('a', 'b', 'processing'), ('a', 'b', 'new');
  CREATE TABLE huge (id bigserial PRIMARY KEY, topic text, key text, payload text, status text DEFAULT 'new'); INSERT INTO huge (topic, key, payload) VALUES ('a', repeat('k', 513), 'b');
+ CREATE TABLE state_of (name text PRIMARY KEY); INSERT INTO state_of VALUES ('new'), ('sent');
+ CREATE TABLE looked ` + columns + ` REFERENCES state_of); INSERT INTO looked (topic, payload, status) VALUES ('a', 'b', 'sent');
+ CREATE DOMAIN state_d AS text CHECK (VALUE IN ('new', 'sent'));
+ CREATE TABLE domained (id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status state_d NOT NULL DEFAULT 'new'); INSERT INTO domained (topic, payload, status) VALUES ('a', 'b', 'sent');
+ CREATE TABLE paired (id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, published boolean NOT NULL DEFAULT false, done_on timestamptz, CHECK (published = (done_on IS NOT NULL)));
+ INSERT INTO paired (topic, payload) VALUES ('a', 'b'); INSERT INTO paired (topic, payload, published, done_on) VALUES ('a', 'b', true, now());
+ CREATE FUNCTION machine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.status = ''postrider'' THEN RAISE EXCEPTION ''no such state''; END IF; RETURN NEW; END';
+ CREATE TABLE watched ` + columns + `); CREATE TRIGGER machine BEFORE UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION machine(); INSERT INTO watched (topic, payload, status) VALUES ('a', 'b', 'sent');
+ CREATE TABLE buried ` + columns + ` CHECK (status <> 'dead' OR topic = 'x')); INSERT INTO buried (topic, payload, status) VALUES ('x', 'b', 'dead'), ('a', 'b', 'sent');
  CREATE TABLE topicless (id bigserial PRIMARY KEY, payload text, status text DEFAULT 'new');
  CREATE TABLE named ` + columns + `); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER postrider_adopt BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION f();
  CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;`
@@ -236,6 +245,11 @@ func TestAdoptRefuses(t *testing.T) {
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
 		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "did not make"},
 		{"rows that cannot be messages", []string{"huge", "--yes", "--reason", "x"}, exit.Usage, "key_must_be_at_most_512_bytes"},
+		{"a foreign key of the state", []string{"looked", "--yes", "--reason", "x"}, exit.Usage, `violates foreign key constraint`},
+		{"a domain", []string{"domained", "--yes", "--reason", "x"}, exit.Usage, `state_d`},
+		{"a constraint over two columns", []string{"paired", "--drain", "--yes", "--reason", "x"}, exit.Usage, `paired_check`},
+		{"a trigger that watches states", []string{"watched", "--yes", "--reason", "x"}, exit.Usage, `no such state`},
+		{"a state of dead letters", []string{"buried", "--in-place", "--yes", "--reason", "x"}, exit.Usage, `buried_check`},
 		{"no right", []string{"event", "--yes", "--reason", "x", "--store", guest}, exit.Usage, "missing privileges"},
 		{"no reason", []string{"event", "--yes"}, exit.Usage, "missing reason"},
 		{"bad mapping", []string{"event", "--mapping", bad}, exit.Usage, `no column "nowhere"`},

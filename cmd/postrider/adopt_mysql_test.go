@@ -120,6 +120,13 @@ func mysqlLayouts() []layoutCase {
 			insert: "INSERT INTO outbox (topic, aggregate_id, payload) VALUES ('orders', 0xfe00, '2')",
 			want:   []string{`orders ff00  1`, `orders fe00  2`}, after: "SELECT SUM(published) FROM outbox", rows: "2",
 		},
+		{
+			name: "a flag of Hibernate", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, published BIT(1) NOT NULL DEFAULT b'0')",
+			before: "INSERT INTO outbox (topic, payload, published) VALUES ('orders', '1', b'1')",
+			insert: "INSERT INTO outbox (topic, payload) VALUES ('orders', '2')",
+			want:   []string{`orders   2`}, after: "SELECT SUM(published = b'1') FROM outbox", rows: "2",
+		},
 	}
 }
 

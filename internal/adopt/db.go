@@ -204,41 +204,6 @@ func (d DB) fits(ctx context.Context, p *Plan, word, value string) error {
 	return nil
 }
 
-// rehearse writes the newest rows into the outbox and takes them back: what fails there would fail the writers.
-func (d DB) rehearse(ctx context.Context, p *Plan) error {
-	const rows = 100
-	w := p.writer
-	desc := make([]string, len(p.Mapping.Order))
-	for i, name := range p.Mapping.Order {
-		desc[i] = w.col("r", name) + " DESC"
-	}
-	where, outbox := "", "postrider_outbox"
-	if w.m.Rows != "" {
-		where = " WHERE " + w.rows("r", "")
-	}
-	if d.Dialect == Postgres {
-		outbox = p.pg().outbox()
-	}
-	text := "INSERT INTO " + outbox + " (" + w.columns() + ") SELECT " + w.values("r") + " FROM " + w.from() + " AS r" + where + " ORDER BY " + strings.Join(desc, ", ") + fmt.Sprintf(" LIMIT %d", rows)
-	tx, err := d.SQL.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return d.failed(p.Table, "try the newest rows", err)
-	}
-	defer func() { _ = tx.Rollback() }() // always
-	if d.Dialect == Postgres {
-		if _, err := tx.ExecContext(ctx, `SELECT set_config('search_path', 'pg_catalog, pg_temp', true)`); err != nil { // as in the trigger
-			return d.failed(p.Table, "try the newest rows", err)
-		}
-	}
-	if _, err := tx.ExecContext(ctx, text); err != nil {
-		if blocked(err) || code(err) == "42501" || ctx.Err() != nil {
-			return d.failed(p.Table, "try the newest rows", err)
-		}
-		return &RefusedError{Table: p.Table.Full(), Reason: BadMapping, Text: fmt.Sprintf("one of the newest %d rows cannot be a message, and the trigger would fail the writers", rows), Fix: "correct the mapping, or the rows", Err: err}
-	}
-	return nil
-}
-
 // code is the SQLSTATE of an error of PostgreSQL.
 func code(err error) string {
 	var pg interface{ SQLState() string }
@@ -344,7 +309,7 @@ func (d DB) ready(ctx context.Context, p *Plan) error {
 	if err := look(ctx, p); err != nil {
 		return err
 	}
-	if err := d.rehearse(ctx, p); err != nil {
+	if err := d.rehearsed(ctx, p); err != nil {
 		return err
 	}
 	for _, text := range p.Prepare {

@@ -47,7 +47,7 @@ func (d DB) fitsInPlace(ctx context.Context, p *Plan) error {
 		if word == "" {
 			continue
 		}
-		if err := d.fits(ctx, p, word, p.writer.quote(word)); err != nil {
+		if err := d.fits(ctx, p, word, p.writer.word(word)); err != nil {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func (w writer) sent(prefix, at, local string, inPlace bool) string {
 		return at
 	}
 	if word := w.sentWord(); word != "" && (inPlace || len(s.Sent) > 0) {
-		add(s.Column, w.quote(word))
+		add(s.Column, w.word(word))
 	} else if inPlace {
 		add(s.Column, moment(s.Column))
 	}
@@ -115,7 +115,7 @@ func (w writer) dead(prefix, attempts string, text func(length int64) string) st
 	var set []string
 	add := func(name, value string) { set = append(set, prefix+w.ident(name)+" = "+value) }
 	if len(s.Dead) > 0 {
-		add(s.Column, w.quote(s.Dead[0]))
+		add(s.Column, w.word(s.Dead[0]))
 		for _, a := range w.assign()[1:] {
 			set = append(set, prefix+a[0]+" = "+a[1])
 		}
@@ -133,7 +133,7 @@ func (w writer) dead(prefix, attempts string, text func(length int64) string) st
 func (w writer) ours(row string, inPlace bool) string {
 	s := w.m.State
 	if !inPlace {
-		return w.col(row, s.Column) + " = " + w.quote(s.Handed)
+		return w.col(row, s.Column) + " = " + w.word(s.Handed)
 	}
 	return w.in(row, slices.Concat(s.Pending, s.InProgress, s.Dead), s.NullPending)
 }

@@ -151,6 +151,9 @@ func (p *Plan) tell() {
 	if len(t.Triggers) > 0 {
 		note("the table has other triggers, which stay: %s", strings.Join(t.Triggers, ", "))
 	}
+	if m.State != nil && slices.IndexFunc(p.Found.States, func(c Count) bool { return c.Rows > 0 }) < 0 {
+		note("no row is there to be tried: whether the table and the outbox take what the trigger writes shows with the first row")
+	}
 	note("a row that the outbox refuses fails the writer's INSERT: an empty topic, a key above 512 bytes, a payload above 16 MiB")
 	p.Missing = append(p.Missing, "later changes of a row: a message is what the row was when it was copied")
 	switch p.Mode {

@@ -81,8 +81,8 @@ func (p *Plan) copyMySQL(ctx context.Context, q execer, limit int) (int64, error
 }
 
 // keysOf reads the keys of rows as arguments.
-func (p *Plan) keysOf(ctx context.Context, q execer, query string) ([]any, error) {
-	rows, err := q.QueryContext(ctx, query)
+func (p *Plan) keysOf(ctx context.Context, q execer, query string, these ...any) ([]any, error) {
+	rows, err := q.QueryContext(ctx, query, these...)
 	if err != nil {
 		return nil, err
 	}

@@ -88,6 +88,14 @@ func (w writer) values(row string) string {
 	return strings.Join(all, ",\n        ")
 }
 
+// word is a value of the column of states. A BIT, which Hibernate makes of a boolean on MySQL, takes a text for its bytes.
+func (w writer) word(text string) string {
+	if c, _ := w.t.Column(w.m.State.Column); w.t.Dialect == MySQL && strings.HasPrefix(c.Type, "bit") && (text == "0" || text == "1") {
+		return text
+	}
+	return w.quote(text)
+}
+
 // in is a condition on the column of states.
 func (w writer) in(row string, words []string, null bool) string {
 	col := w.col(row, w.m.State.Column)
@@ -95,7 +103,7 @@ func (w writer) in(row string, words []string, null bool) string {
 	if len(words) > 0 {
 		quoted := make([]string, len(words))
 		for i, word := range words {
-			quoted[i] = w.quote(word)
+			quoted[i] = w.word(word)
 		}
 		parts = append(parts, col+" IN ("+strings.Join(quoted, ", ")+")")
 	}
@@ -147,7 +155,7 @@ func (w writer) held(row string) string {
 func (w writer) assign() [][2]string {
 	s := w.m.State
 	c, _ := w.t.Column(s.Column)
-	value := w.quote(s.Handed)
+	value := w.word(s.Handed)
 	if s.Handed == now && (c.Class == Time || c.Class == LocalTime) {
 		value = w.clock(c)
 	}
