@@ -193,6 +193,7 @@ func TestAdoptRefuses(t *testing.T) {
 	const columns = `(id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status text NOT NULL DEFAULT 'new'`
 	setup := `CREATE TABLE event ` + columns + `); CREATE VIEW seen AS SELECT * FROM event;
  CREATE TABLE parted (id bigint, topic text, payload text, status text) PARTITION BY RANGE (id);
+ CREATE TABLE months (id bigint PRIMARY KEY, topic text, payload text, status text DEFAULT 'new') PARTITION BY RANGE (id); CREATE TABLE first PARTITION OF months FOR VALUES FROM (0) TO (9);
  CREATE TABLE keyless (topic text, payload text, status text DEFAULT 'new');
  CREATE TABLE odd (id int PRIMARY KEY, a text, b text);
  CREATE TABLE words ` + columns + `); INSERT INTO words (topic, payload, status) VALUES ('a', 'b', 'florp');
@@ -233,7 +234,8 @@ func TestAdoptRefuses(t *testing.T) {
 	}{
 		{"no table", []string{"nothing"}, exit.Usage, "the table does not exist"},
 		{"view", []string{"seen"}, exit.Usage, "it is a view"},
-		{"partitioned", []string{"parted"}, exit.Usage, "adopt each of its partitions"},
+		{"partitioned", []string{"parted"}, exit.Usage, "it is a partitioned table"},
+		{"a partition", []string{"first", "--yes", "--reason", "x"}, exit.Usage, "it is a partition"},
 		{"no key", []string{"keyless"}, exit.Usage, `ALTER TABLE "public"."keyless" ADD PRIMARY KEY`},
 		{"unknown layout", []string{"odd"}, exit.Usage, "the columns payload, status are missing"},
 		{"another layout", []string{"event", "--layout", "river"}, exit.Usage, "the columns kind, args, state"},

@@ -46,7 +46,7 @@ const pgLook = `SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, gre
      'words', (SELECT json_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = b.oid)) ORDER BY a.attnum)
    FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid JOIN pg_type b ON b.oid = CASE WHEN y.typtype = 'd' THEN y.typbasetype ELSE y.oid END
    LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]')::text,
- EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
+ EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid), c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = coalesce(to_regclass($1), to_regclass(quote_ident($1)))::oid`
 
 // Look reads what the catalog says of a table.
@@ -69,9 +69,13 @@ func (d DB) Look(ctx context.Context, name string) (*Table, error) {
 
 // Usable refuses what cannot have an adoption.
 func (t *Table) Usable() error {
+	const direct = "let the service write its events to the outbox itself"
 	switch {
 	case t.Kind == "partitioned table":
-		return t.refuse(NotPlain, "adopt each of its partitions by its own name", "it is a partitioned table")
+		return t.refuse(NotPlain, direct, "it is a partitioned table, which adopt does not support")
+	case t.Kind == "partition" && t.Adopted != nil: // by a version that took partitions
+	case t.Kind == "partition":
+		return t.refuse(NotPlain, direct, "it is a partition: the partitions that are made later would have no trigger, and their events would never be sent")
 	case t.Kind != "table":
 		return t.refuse(NotPlain, "name the table itself", "it is a %s, not a table", t.Kind)
 	case len(t.Key) == 0:
@@ -84,15 +88,17 @@ func (d DB) lookPostgres(ctx context.Context, t *Table) error {
 	var (
 		oid                                    int64
 		key, indexes, triggers, checks, column string
-		parent                                 bool
+		parent, partition                      bool
 		found                                  []pgFound
 		columns                                []pgColumn
 	)
-	err := d.SQL.QueryRowContext(ctx, pgLook, t.Name).Scan(&oid, &t.Schema, &t.Name, &t.Kind, &t.Rows, &key, &indexes, &triggers, &checks, &column, &parent)
+	err := d.SQL.QueryRowContext(ctx, pgLook, t.Name).Scan(&oid, &t.Schema, &t.Name, &t.Kind, &t.Rows, &key, &indexes, &triggers, &checks, &column, &parent, &partition)
 	if err != nil {
 		return err
 	}
-	if t.Kind = kinds()[t.Kind]; parent && t.Kind == "table" {
+	if t.Kind = kinds()[t.Kind]; partition {
+		t.Kind = "partition"
+	} else if parent && t.Kind == "table" {
 		t.Kind = "table with children (INHERITS)"
 	}
 	for text, into := range map[string]any{key: &t.Key, indexes: &t.Indexes, checks: &t.Checks, triggers: &found, column: &columns} {
