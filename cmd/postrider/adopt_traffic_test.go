@@ -269,3 +269,54 @@ func (s *site) check(bulk int64) {
 	}
 	s.Logf("%d committed, each once and in order, %d of them copied, and %d of a backlog", total, relayed, bulk)
 }
+
+// TestAdoptMySQLOrderOfABatch holds a row in the middle of the table while a batch is chosen, and commits two events of
+// a key meanwhile: the first has its row before that one, the second behind it. They keep their order.
+//
+// Promises: O
+func TestAdoptMySQLOrderOfABatch(t *testing.T) {
+	for _, version := range testserver.MySQLVersions() {
+		t.Run(version, func(t *testing.T) {
+			store := testserver.SharedMySQL(t, version).Database(t)
+			s := &site{T: t, store: store, db: openMySQLPool(t, store)}
+			mustCLI(t, "", "migrate", "--store", store, "--lanes", "4")
+			run := func(db interface {
+				ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+			}, text string) {
+				t.Helper()
+				if _, err := db.ExecContext(t.Context(), text); err != nil {
+					t.Fatalf("%s: %v", text, err)
+				}
+			}
+			insert := func(id, key string, n int) string {
+				return fmt.Sprintf("INSERT INTO event (id, topic, `key`, payload) VALUES ('%s', 'orders', '%s', '%d')", id, key, n)
+			}
+			run(s.db, "CREATE TABLE event (id CHAR(36) PRIMARY KEY, n BIGINT NOT NULL AUTO_INCREMENT UNIQUE, topic VARCHAR(50) NOT NULL, `key` VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, status VARCHAR(20) NOT NULL DEFAULT 'new')")
+			run(s.db, insert("m", "x", 0))
+			holder, err := s.db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = holder.Rollback() }() // it is over in most cases
+			run(holder, "UPDATE event SET topic = 'orders' WHERE id = 'm'")
+			run(holder, "SELECT id FROM event WHERE id = 'm' FOR UPDATE")
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				mustCLI(t, "", "adopt", "event", "--store", store, "--yes", "--reason", "test")
+			})
+			until(t, "the backfill waits for the row", nil, func() bool {
+				return s.count("SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%event%'") > 0
+			})
+			run(s.db, insert("a", "k", 1))
+			run(s.db, insert("z", "k", 2))
+			if err := holder.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			var got string
+			if err := s.db.QueryRowContext(t.Context(), "SELECT GROUP_CONCAT(CONVERT(payload USING utf8mb4) ORDER BY seq) FROM postrider_outbox WHERE `key` = 'k'").Scan(&got); err != nil || got != "1,2" {
+				t.Errorf("the key's events are %q, want 1,2 (%v)", got, err)
+			}
+		})
+	}
+}

@@ -212,15 +212,21 @@ func (p mysqlPlan) prepare() string {
 	return text + ") ENGINE=InnoDB"
 }
 
-// pick locks the next rows and returns their keys; copyRows and markRows take these, count of them. It reads entries
-// as it reads rows, as they are now: in an older view a row that a trigger has just copied has no entry yet, and MariaDB
-// from 11.6 on refuses a row that is newer than the view.
+// pick returns the keys of the next rows from one snapshot, without locks. A locking read looks at each row when it comes
+// to it, and waits at rows that others hold: of two rows that are committed meanwhile it could see the later one alone.
 func (p mysqlPlan) pick(limit int) string {
+	return "SELECT " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r WHERE " + p.fresh("r") + " ORDER BY " + p.ordered("r") + fmt.Sprintf(" LIMIT %d", limit)
+}
+
+// hold locks those of count rows that are still to be copied and returns their keys; copyRows and markRows take these. It
+// reads entries as it reads rows, as they are now: in an older view a row that a trigger has just copied has no entry
+// yet, and MariaDB from 11.6 on refuses a row that is newer than the view.
+func (p mysqlPlan) hold(count int) string {
 	fresh := p.fresh("r")
 	if p.inPlace {
 		fresh = p.notIn("r", p.mirrored(), " LOCK IN SHARE MODE")
 	}
-	return "SELECT " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r WHERE " + fresh + " ORDER BY " + p.ordered("r") + fmt.Sprintf(" LIMIT %d FOR UPDATE", limit)
+	return "SELECT " + p.list("r", p.t.Key) + " FROM " + p.table() + " AS r WHERE " + p.these(count) + " AND " + fresh + " FOR UPDATE"
 }
 
 func (p mysqlPlan) these(count int) string {

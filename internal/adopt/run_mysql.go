@@ -19,7 +19,7 @@ func (p *Plan) mysql(r *Record) {
 	sql := p.my()
 	p.Install, p.Remove = sql.install(r), sql.remove()
 	if p.backfills() {
-		p.Backfill = []string{sql.pick(BatchRows), sql.copyRows(1), sql.markRows(1)}
+		p.Backfill = []string{sql.pick(BatchRows), sql.hold(1), sql.copyRows(1), sql.markRows(1)}
 	}
 	if p.opts.Mirror {
 		p.Prepare, p.Mirror = []string{sql.prepare()}, []string{sql.reflect(BatchRows), sql.positions(1), sql.dropped(), sql.written(1)}
@@ -57,6 +57,10 @@ type execer interface {
 func (p *Plan) copyMySQL(ctx context.Context, q execer, limit int) (int64, error) {
 	sql := p.my()
 	args, err := p.keysOf(ctx, q, sql.pick(limit))
+	if err != nil || len(args) == 0 {
+		return 0, err
+	}
+	args, err = p.keysOf(ctx, q, sql.hold(len(args)/len(p.Table.Key)), args...)
 	if err != nil || len(args) == 0 {
 		return 0, err
 	}
