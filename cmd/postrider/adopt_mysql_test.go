@@ -201,3 +201,47 @@ func openMySQLPool(t *testing.T, store string) *sql.DB {
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
+
+// TestAdoptHalf breaks an adoption off between two triggers, and a step back: the status reports it, and a step back
+// removes what is left. An adoption continues.
+//
+// Promises: L
+func TestAdoptHalf(t *testing.T) {
+	for _, version := range testserver.MySQLVersions() {
+		t.Run(version, func(t *testing.T) {
+			store := testserver.SharedMySQL(t, version).Database(t)
+			db := openMySQLPool(t, store)
+			mustCLI(t, "", "migrate", "--store", store, "--lanes", "4")
+			run := func(text string) {
+				t.Helper()
+				if _, err := db.ExecContext(t.Context(), text); err != nil {
+					t.Fatalf("%s: %v", text, err)
+				}
+			}
+			run("CREATE TABLE event (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, status VARCHAR(20) NOT NULL DEFAULT 'new')")
+			adopt := []string{"adopt", "event", "--store", store, "--yes", "--reason", "test"}
+			undo := []string{"adopt", "undo", "event", "--store", store, "--yes", "--reason", "test"}
+			for _, gone := range [][]string{{"bi"}, {"bi", "bu", "au"}, {"bi", "ai"}} {
+				mustCLI(t, "", adopt...)
+				for _, of := range gone {
+					run("DROP TRIGGER postrider_" + of + "_event")
+				}
+				if status := mustCLI(t, "", "adopt", "status", "event", "--store", store); !strings.Contains(status, "half adopted") {
+					t.Errorf("without %v the status is\n%s", gone, status)
+				}
+				if len(gone) > 1 {
+					mustCLI(t, "", adopt...)
+					run("DROP TRIGGER postrider_bi_event")
+				}
+				mustCLI(t, "", undo...)
+				var n int
+				if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = 'event'").Scan(&n); err != nil || n != 0 {
+					t.Errorf("%d triggers are left without %v (%v)", n, gone, err)
+				}
+				if got := cli(t, nil, "", undo...); got.code != exit.Usage || !strings.Contains(got.err, "is not adopted") {
+					t.Errorf("undone twice: exit code %d\n%s", got.code, got.err)
+				}
+			}
+		})
+	}
+}

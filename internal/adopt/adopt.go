@@ -66,6 +66,8 @@ type Table struct {
 	Rows     int64    `json:"rows_estimated"`
 	// Adopted is what an adoption has left in the trigger; nil: the table is not adopted.
 	Adopted *Record `json:"adopted,omitempty"`
+	// Half: an adoption or a step back was broken off between two triggers on MySQL. New rows are the old relay's.
+	Half bool `json:"half,omitempty"`
 }
 
 // Check is a CHECK constraint that concerns one column alone.

@@ -190,7 +190,10 @@ func (d DB) undoMySQL(ctx context.Context, t *Table, wait time.Duration) (mirror
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET lock_wait_timeout = %d", max(1, int(wait.Seconds())))); err != nil {
 		return 0, err
 	}
-	sql := mysqlPlan{newWriter(t, &t.Adopted.Mapping), t.Adopted.Mirror, t.Adopted.InPlace}
+	sql := mysqlPlan{newWriter(t, &Mapping{State: &State{}}), false, false}
+	if t.Adopted != nil {
+		sql = mysqlPlan{newWriter(t, &t.Adopted.Mapping), t.Adopted.Mirror, t.Adopted.InPlace}
+	}
 	if sql.mirror {
 		if mirrored, err = d.Left(ctx, t); err != nil {
 			return 0, err
@@ -358,7 +361,7 @@ func (d DB) mysqlTriggers(ctx context.Context, t *Table) error {
 		rest[names.name(of)] = true
 	}
 	var record *Record
-	switched := false
+	switched, some := false, false
 	err := d.each(ctx, t, `SELECT x.TRIGGER_NAME, x.ACTION_STATEMENT FROM (SELECT TRIGGER_NAME, ACTION_STATEMENT, EVENT_OBJECT_SCHEMA AS TABLE_SCHEMA, EVENT_OBJECT_TABLE AS TABLE_NAME
  FROM information_schema.TRIGGERS) AS x`+ofTable+` ORDER BY x.TRIGGER_NAME`, func(rows *sql.Rows) error {
 		var name, text string
@@ -370,7 +373,9 @@ func (d DB) mysqlTriggers(ctx context.Context, t *Table) error {
 			record = recordIn(text)
 		case name == names.name("bi"):
 			switched = true
-		case !rest[name]:
+		case rest[name]:
+			some = true
+		default:
 			t.Triggers = append(t.Triggers, name)
 		}
 		return nil
@@ -382,6 +387,8 @@ func (d DB) mysqlTriggers(ctx context.Context, t *Table) error {
 		t.Adopted = record
 	case record != nil && record.Mirror: // its switch is gone, the rest is to be written back
 		record.Retired, t.Adopted = true, record
+	default:
+		t.Half = record != nil || some
 	}
 	return err
 }

@@ -97,7 +97,7 @@ type txn = *sql.Tx
 
 // Undo removes the trigger. Rows that come afterwards are the old relay's.
 func (d DB) Undo(ctx context.Context, t *Table) (mirrored int64, err error) {
-	if t.Adopted == nil {
+	if t.Adopted == nil && !t.Half {
 		return 0, t.refuse(NotAdopted, "", "the table is not adopted")
 	}
 	begin := time.Now()

@@ -271,6 +271,7 @@ func (p Program) carryOut(ctx context.Context, s *site, plan *adopt.Plan, f *fla
 type answer struct {
 	Table   string        `json:"table"`
 	Adopted *adopt.Record `json:"adopted"`
+	Half    bool          `json:"half,omitempty"`
 	Found   adopt.Found   `json:"found"`
 	Left    *int64        `json:"mirror_left,omitempty"`
 }
@@ -284,7 +285,7 @@ func (p Program) status() *cobra.Command {
 				return err
 			}
 			defer s.st.Close()
-			a := answer{Table: s.table.Full(), Adopted: s.table.Adopted}
+			a := answer{Table: s.table.Full(), Adopted: s.table.Adopted, Half: s.table.Half}
 			if a.Adopted != nil {
 				if a.Found, err = s.Find(cmd.Context(), s.table, &a.Adopted.Mapping); err != nil {
 					return refused(err)
@@ -323,7 +324,7 @@ func (p Program) undo() *cobra.Command {
 			if !yes {
 				return exit.Usagef("this removes the trigger of %s, and new rows are the old relay's: add --yes", full)
 			}
-			if s.table.Adopted == nil {
+			if s.table.Adopted == nil && !s.table.Half {
 				_, err = s.Undo(cmd.Context(), s.table)
 				return refused(err)
 			}

@@ -107,6 +107,9 @@ func fields(w *tabwriter.Writer, p *adopt.Plan) {
 
 func (a answer) text(w *tabwriter.Writer) {
 	switch {
+	case a.Half:
+		output.Row(w, a.Table, "half adopted: a command was broken off between two triggers; new rows are the old relay's; `postrider adopt undo "+a.Table+"` removes the triggers, and `postrider adopt "+a.Table+"` continues")
+		return
 	case a.Adopted == nil:
 		output.Row(w, a.Table, "not adopted")
 		return
