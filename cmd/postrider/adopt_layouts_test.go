@@ -88,6 +88,13 @@ func layoutCases() []layoutCase {
 			want:   []string{`orders   {"n":2} {"tenant": "a"}`, `orders   {"n":3}`}, after: `SELECT count(*)::text FROM watermill_orders`, rows: "1",
 		},
 		{
+			name: "an id that may be missing", table: "outbox",
+			ddl:    `CREATE TABLE outbox (id bigserial PRIMARY KEY, event_id uuid, topic text NOT NULL, payload text NOT NULL, published boolean NOT NULL DEFAULT false)`,
+			before: `INSERT INTO outbox (event_id, topic, payload, published) VALUES (` + id + `1', 'orders', '1', true)`,
+			insert: `INSERT INTO outbox (topic, payload) VALUES ('orders', '2')`,
+			want:   []string{`orders   2`}, after: `SELECT bool_and(published)::text FROM outbox`, rows: "true",
+		},
+		{
 			name: "watermill's forwarder", table: "watermill_forwarder_topic",
 			ddl: `CREATE TABLE "watermill_forwarder_topic" ("offset" BIGSERIAL, "uuid" VARCHAR(36) NOT NULL, "created_at" TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, "payload" JSON DEFAULT NULL, "metadata" JSON DEFAULT NULL,
  "transaction_id" xid8 NOT NULL, PRIMARY KEY ("transaction_id", "offset"))`,
@@ -210,6 +217,8 @@ func TestAdoptRefuses(t *testing.T) {
  CREATE FUNCTION machine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.status = ''postrider'' THEN RAISE EXCEPTION ''no such state''; END IF; RETURN NEW; END';
  CREATE TABLE watched ` + columns + `); CREATE TRIGGER machine BEFORE UPDATE ON watched FOR EACH ROW EXECUTE FUNCTION machine(); INSERT INTO watched (topic, payload, status) VALUES ('a', 'b', 'sent');
  CREATE TABLE buried ` + columns + ` CHECK (status <> 'dead' OR topic = 'x')); INSERT INTO buried (topic, payload, status) VALUES ('x', 'b', 'dead'), ('a', 'b', 'sent');
+ CREATE TABLE silent (id bigserial PRIMARY KEY, topic text, payload text, status text DEFAULT 'new'); INSERT INTO silent (topic, payload, status) VALUES (NULL, 'b', 'sent');
+ INSERT INTO silent (topic, payload, status) SELECT 'a', 'b', 'sent' FROM generate_series(1, 100);
  CREATE TABLE topicless (id bigserial PRIMARY KEY, payload text, status text DEFAULT 'new');
  CREATE TABLE named ` + columns + `); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER postrider_adopt BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION f();
  CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;`
@@ -245,6 +254,7 @@ func TestAdoptRefuses(t *testing.T) {
 		{"a short column", []string{"narrow"}, exit.Usage, "takes 4 characters"},
 		{"in progress", []string{"stuck", "--yes", "--reason", "x"}, exit.Failure, "--take-in-progress"},
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
+		{"a topic that is missing", []string{"silent"}, exit.Usage, "topic: {sql:"},
 		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "did not make"},
 		{"rows that cannot be messages", []string{"huge", "--yes", "--reason", "x"}, exit.Usage, "key_must_be_at_most_512_bytes"},
 		{"a foreign key of the state", []string{"looked", "--yes", "--reason", "x"}, exit.Usage, `violates foreign key constraint`},

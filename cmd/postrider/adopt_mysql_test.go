@@ -93,6 +93,13 @@ func mysqlLayouts() []layoutCase {
 			flags:  []string{"--topic", "orders"}, want: []string{`orders  placed 2`}, after: "SELECT COUNT(*) FROM messages WHERE published_at > '2026-01-03'", rows: "1",
 		},
 		{
+			name: "an id that may be missing", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, event_id CHAR(36), topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, published TINYINT(1) NOT NULL DEFAULT 0)",
+			before: "INSERT INTO outbox (event_id, topic, payload, published) VALUES (" + id + "1', 'orders', '1', 1)",
+			insert: "INSERT INTO outbox (topic, payload) VALUES ('orders', '2')",
+			want:   []string{`orders   2`}, after: "SELECT SUM(published) FROM outbox", rows: "2",
+		},
+		{
 			name: "words of a binary enum", table: "outbox_events",
 			ddl:    "CREATE TABLE outbox_events (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, state ENUM('PENDING', 'SENT') COLLATE utf8mb4_bin NOT NULL)",
 			before: "INSERT INTO outbox_events (topic, payload, state) VALUES ('orders', '1', 'PENDING')",

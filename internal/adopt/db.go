@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/inboxsql"
+	"github.com/postrider/postrider/internal/plural"
 )
 
 const (
@@ -159,8 +160,35 @@ func countIn(ctx context.Context, q queryer, w writer, condition string, most in
 	return n, err
 }
 
+// topics refuses a column of topics that some rows lack: the writer of the next such row would fail.
+func (d DB) topics(ctx context.Context, p *Plan) error {
+	t, w := p.Table, p.writer
+	c, ok := t.Column(p.Mapping.Topic.Column)
+	if !ok || !c.Nullable {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	where := ""
+	if w.m.Rows != "" {
+		where = " WHERE " + w.rows("r", "")
+	}
+	var n int64
+	err := d.SQL.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+w.col("r", c.Name)+" AS topic FROM "+w.from()+" AS r"+where+" LIMIT 1000000) AS x WHERE x.topic IS NULL").Scan(&n)
+	switch {
+	case err != nil:
+		return d.failed(t, "look for rows without a topic", err)
+	case n > 0:
+		return t.refuse(BadMapping, `give them one in a mapping, such as topic: {sql: "coalesce({row}.`+c.Name+`, 'orders')"}`, "the table has %s without %s: such a row would fail its writer", plural.Of(n, "row"), c.Name)
+	}
+	return nil
+}
+
 // Fits refuses a value for copied rows that the table would refuse: writers would fail.
 func (d DB) Fits(ctx context.Context, p *Plan) error {
+	if err := d.topics(ctx, p); err != nil {
+		return err
+	}
 	s := p.Mapping.State
 	switch {
 	case s == nil:

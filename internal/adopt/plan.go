@@ -137,6 +137,9 @@ func (p *Plan) tell() {
 	if m.Key.IsZero() {
 		note("no column is the key: messages have no order among each other; give one in a mapping")
 	}
+	if c, _ := t.Column(m.Topic.Column); c.Nullable {
+		note("%s may be NULL: a row without it fails the writer's INSERT; give an expression in a mapping", c.Name)
+	}
 	if c, _ := t.Column(m.Key.Column); c.Class == Bytes {
 		note("%s holds bytes: the key of a message is their hexadecimal digits; give an expression in a mapping where they are text", c.Name)
 	}

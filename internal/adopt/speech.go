@@ -64,7 +64,11 @@ func (w writer) source(f Field, row string) string {
 		return strings.ReplaceAll(f.Source.SQL, "{row}", row)
 	case f.Source.Column != "":
 		c, _ := w.t.Column(f.Source.Column)
-		return w.convert(w.t, c, f.Name, w.col(row, c.Name))
+		expr := w.convert(w.t, c, f.Name, w.col(row, c.Name))
+		if f.Name == "id" && c.Nullable {
+			return "COALESCE(" + expr + ", " + w.derive(w.t, row) + ")"
+		}
+		return expr
 	case f.Name == "id":
 		return w.derive(w.t, row)
 	}
