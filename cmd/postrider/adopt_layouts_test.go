@@ -88,6 +88,13 @@ func layoutCases() []layoutCase {
 			want:   []string{`orders   {"n":2} {"tenant": "a"}`, `orders   {"n":3}`}, after: `SELECT count(*)::text FROM watermill_orders`, rows: "1",
 		},
 		{
+			name: "rows that the service works on first", table: "outbox",
+			ddl:    `CREATE TYPE stage AS ENUM ('new', 'processing', 'sent', 'postrider'); CREATE TABLE outbox (id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status stage NOT NULL)`,
+			before: `SELECT 1`,
+			insert: `INSERT INTO outbox (topic, payload, status) VALUES ('orders', '1', 'processing'); UPDATE outbox SET status = 'new'`,
+			want:   []string{`orders   1`}, after: `SELECT status::text FROM outbox LIMIT 1`, rows: "postrider",
+		},
+		{
 			name: "an id that may be missing", table: "outbox",
 			ddl:    `CREATE TABLE outbox (id bigserial PRIMARY KEY, event_id uuid, topic text NOT NULL, payload text NOT NULL, published boolean NOT NULL DEFAULT false)`,
 			before: `INSERT INTO outbox (event_id, topic, payload, published) VALUES (` + id + `1', 'orders', '1', true)`,
@@ -219,9 +226,12 @@ func TestAdoptRefuses(t *testing.T) {
  CREATE TABLE buried ` + columns + ` CHECK (status <> 'dead' OR topic = 'x')); INSERT INTO buried (topic, payload, status) VALUES ('x', 'b', 'dead'), ('a', 'b', 'sent');
  CREATE TABLE silent (id bigserial PRIMARY KEY, topic text, payload text, status text DEFAULT 'new'); INSERT INTO silent (topic, payload, status) VALUES (NULL, 'b', 'sent');
  INSERT INTO silent (topic, payload, status) SELECT 'a', 'b', 'sent' FROM generate_series(1, 100);
+ CREATE TABLE unset (id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status text); INSERT INTO unset (topic, payload, status) VALUES ('a', 'b', NULL), ('a', 'b', 'new');
  CREATE TABLE topicless (id bigserial PRIMARY KEY, payload text, status text DEFAULT 'new');
  CREATE TABLE named ` + columns + `); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER postrider_adopt BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION f();
- CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;`
+ CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;
+ CREATE TABLE hidden ` + columns + `, tenant text DEFAULT 'x'); INSERT INTO hidden (topic, payload) VALUES ('a', 'b'); ALTER TABLE hidden OWNER TO adopt_guest; ALTER TABLE hidden ENABLE ROW LEVEL SECURITY; ALTER TABLE hidden FORCE ROW LEVEL SECURITY;
+ CREATE POLICY one ON hidden USING (tenant = 'y'); GRANT CREATE ON SCHEMA postrider TO adopt_guest; GRANT INSERT ON postrider.outbox TO adopt_guest;`
 	if _, err := conn.Exec(t.Context(), setup); err != nil {
 		t.Fatal(err)
 	}
@@ -255,6 +265,8 @@ func TestAdoptRefuses(t *testing.T) {
 		{"in progress", []string{"stuck", "--yes", "--reason", "x"}, exit.Failure, "--take-in-progress"},
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
 		{"a topic that is missing", []string{"silent"}, exit.Usage, "topic: {sql:"},
+		{"rows of no known state", []string{"unset"}, exit.Usage, "1 row of no known state"},
+		{"rows that a policy hides", []string{"hidden", "--yes", "--reason", "x", "--store", guest}, exit.Usage, "row-level security"},
 		{"another trigger", []string{"named", "--yes", "--reason", "x"}, exit.Usage, "did not make"},
 		{"rows that cannot be messages", []string{"huge", "--yes", "--reason", "x"}, exit.Usage, "key_must_be_at_most_512_bytes"},
 		{"a foreign key of the state", []string{"looked", "--yes", "--reason", "x"}, exit.Usage, `violates foreign key constraint`},
@@ -336,9 +348,12 @@ func TestAdoptRefuses(t *testing.T) {
 	}
 	var status struct {
 		Adopted struct{ Actor string }
-		Found   struct{ Pending int }
+		Found   struct{ Pending, Unknown int }
 	}
-	if err := json.Unmarshal([]byte(mustCLI(t, "", "adopt", "status", "event", "--store", store, "--output", "json")), &status); err != nil || status.Adopted.Actor == "" {
+	if _, err := conn.Exec(t.Context(), `INSERT INTO event (topic, payload, status) VALUES ('a', 'b', 'queued')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(mustCLI(t, "", "adopt", "status", "event", "--store", store, "--output", "json")), &status); err != nil || status.Adopted.Actor == "" || status.Found.Unknown != 1 {
 		t.Errorf("status: %+v, %v", status, err)
 	}
 	if got := mustCLI(t, "", "journal", "--store", store); !strings.Contains(got, "adopt") {

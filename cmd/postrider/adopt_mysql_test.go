@@ -100,6 +100,12 @@ func mysqlLayouts() []layoutCase {
 			want:   []string{`orders   2`}, after: "SELECT SUM(published) FROM outbox", rows: "2",
 		},
 		{
+			name: "rows that the service works on first", table: "outbox",
+			ddl:    "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, status ENUM('new', 'processing', 'sent', 'postrider') NOT NULL)",
+			insert: "INSERT INTO outbox (topic, payload, status) VALUES ('orders', '1', 'processing'); UPDATE outbox SET status = 'new'",
+			want:   []string{`orders   1`}, after: "SELECT status FROM outbox LIMIT 1", rows: "postrider",
+		},
+		{
 			name: "words of a binary enum", table: "outbox_events",
 			ddl:    "CREATE TABLE outbox_events (id BIGINT AUTO_INCREMENT PRIMARY KEY, topic VARCHAR(50) NOT NULL, payload VARCHAR(50) NOT NULL, state ENUM('PENDING', 'SENT') COLLATE utf8mb4_bin NOT NULL)",
 			before: "INSERT INTO outbox_events (topic, payload, state) VALUES ('orders', '1', 'PENDING')",

@@ -113,6 +113,14 @@ func (d DB) Find(ctx context.Context, t *Table, m *Mapping) (Found, error) {
 		return f, d.failed(t, "count the pending rows", err)
 	}
 	f.Pending, f.More = min(n, lookRows), n > lookRows
+	if strange := w.strange("r"); strange != "" {
+		brief, cancel := context.WithTimeout(ctx, lookFor/2)
+		defer cancel()
+		f.Unknown, err = d.count(brief, w, strange)
+		if f.Unseen = err != nil && brief.Err() != nil && ctx.Err() == nil; err != nil && !f.Unseen {
+			return f, d.failed(t, "count the rows of no known state", err)
+		}
+	}
 	if held := w.held("r"); held != "" {
 		if f.Held, err = d.count(ctx, w, held); err != nil {
 			return f, d.failed(t, "count the rows in progress", err)

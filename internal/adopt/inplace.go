@@ -159,8 +159,8 @@ func (p mysqlPlan) fresh(row string) string {
 
 // watch is the body of the trigger: new rows are copied. Of a row that becomes pending again, the message is sent
 // again where it is a dead letter, and nothing is done where it is still on its way.
-func (p pgPlan) watch() string {
-	return "    IF TG_OP = 'UPDATE' AND (" + p.unsettled("OLD") + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n" +
+func (p pgPlan) watch(r *Record) string {
+	return "    IF TG_OP = 'UPDATE' AND (" + p.waited(r.Drain) + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n" +
 		"    IF TG_OP = 'UPDATE' THEN\n        UPDATE " + p.mirrored() + " AS m SET again = m.again OR m.told IS NOT NULL WHERE " + p.meets("NEW", "m") + ";\n" +
 		"        IF FOUND THEN\n            RETURN NULL;\n        END IF;\n    END IF;\n    " + p.insert() + "\n    RETURN NULL;\n"
 }
@@ -177,7 +177,7 @@ func (p mysqlPlan) watch(r *Record, trigger func(of, when, body string) string) 
 	return []string{
 		trigger("ai", "AFTER INSERT", "    "+r.line()+"\n"+copied),
 		trigger("au", "AFTER UPDATE", again+copied),
-		trigger("bu", "BEFORE UPDATE", ask("("+p.unsettled("OLD")+") IS NOT TRUE AND ("+p.pending("NEW")+") IS TRUE")),
+		trigger("bu", "BEFORE UPDATE", ask("("+p.waited(r.Drain)+") IS NOT TRUE AND ("+p.pending("NEW")+") IS TRUE")),
 		trigger("bi", "BEFORE INSERT", ask("("+p.pending("NEW")+") IS TRUE")),
 	}
 }

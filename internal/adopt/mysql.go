@@ -167,7 +167,7 @@ func (p mysqlPlan) install(r *Record) []string {
 	return []string{
 		trigger("ai", "AFTER INSERT", "    "+r.line()+"\n"+copied),
 		trigger("au", "AFTER UPDATE", copied),
-		trigger("bu", "BEFORE UPDATE", "    IF ("+p.unsettled("OLD")+") IS NOT TRUE AND (("+p.pending("NEW")+") IS TRUE OR "+handed+") THEN\n"+mark),
+		trigger("bu", "BEFORE UPDATE", "    IF ("+p.waited(r.Drain)+") IS NOT TRUE AND (("+p.pending("NEW")+") IS TRUE OR "+handed+") THEN\n"+mark),
 		trigger("bi", "BEFORE INSERT", "    IF ("+p.pending("NEW")+") IS TRUE THEN\n"+mark),
 	}
 }

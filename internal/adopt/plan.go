@@ -46,6 +46,9 @@ type Found struct {
 	Pending int64   `json:"pending"` // that the backfill copies
 	More    bool    `json:"more,omitempty"`
 	Held    int64   `json:"held"` // that the old relay has in its hands
+	// Unknown are rows whose state the mapping does not name: nobody sends them. Unseen: they are too many to look for.
+	Unknown int64 `json:"unknown"`
+	Unseen  bool  `json:"unseen,omitempty"`
 }
 
 // Plan is what an adoption does, and what a person does beside it.
@@ -76,6 +79,10 @@ const BatchRows = 1000
 func NewPlan(t *Table, m Mapping, found Found, o Options) (*Plan, error) {
 	if err := m.Check(t); err != nil {
 		return nil, err
+	}
+	if found.Unknown > 0 {
+		return nil, t.refuse(BadMapping, "name it in a mapping (--print-mapping prints one to start from): pending, in_progress, sent or dead, null_pending for NULL; or leave the rows out by rows",
+			"the table has %s of no known state in column %s, which nobody would send", plural.Of(found.Unknown, "row"), m.State.Column)
 	}
 	if len(m.Order) == 0 {
 		m.Order = t.order()
@@ -153,6 +160,9 @@ func (p *Plan) tell() {
 	}
 	if len(t.Triggers) > 0 {
 		note("the table has other triggers, which stay: %s", strings.Join(t.Triggers, ", "))
+	}
+	if p.Found.Unseen {
+		note("the rows are too many to look for states that the mapping does not name: nobody would send such rows")
 	}
 	if m.State != nil && slices.IndexFunc(p.Found.States, func(c Count) bool { return c.Rows > 0 }) < 0 {
 		note("no row is there to be tried: whether the table and the outbox take what the trigger writes shows with the first row")

@@ -184,11 +184,11 @@ func (p pgPlan) install(r *Record) []string {
 	var body, when string
 	switch {
 	case p.inPlace:
-		when, body = "AFTER INSERT OR UPDATE OF "+p.ident(p.m.State.Column), p.watch()
+		when, body = "AFTER INSERT OR UPDATE OF "+p.ident(p.m.State.Column), p.watch(r)
 	case p.m.State != nil:
 		// After the insert: a row that ON CONFLICT refuses has no message.
 		when = "AFTER INSERT OR UPDATE OF " + p.ident(p.m.State.Column)
-		body = "    IF TG_OP = 'UPDATE' AND (" + p.unsettled("OLD") + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n    " +
+		body = "    IF TG_OP = 'UPDATE' AND (" + p.waited(r.Drain) + ") IS TRUE OR (" + p.pending("NEW") + ") IS NOT TRUE THEN\n        RETURN NULL;\n    END IF;\n    " +
 			p.insert() + "\n    UPDATE ONLY " + p.table() + " AS t SET " + p.set() + " WHERE " + p.same("t", "NEW") + ";\n    RETURN NULL;\n"
 	default:
 		// The row is not stored: the old relay never sees it.

@@ -142,6 +142,25 @@ func (w writer) unsettled(row string) string {
 	return w.rows(row, w.in(row, slices.Concat(s.Pending, s.InProgress), s.NullPending))
 }
 
+// waited is the condition that a row which becomes pending is no new work: it was pending before. While the old relay
+// drains the table it may also have been in that relay's hands; afterwards only the service puts a row there.
+func (w writer) waited(drain bool) string {
+	if drain {
+		return w.unsettled("OLD")
+	}
+	return w.pending("OLD")
+}
+
+// strange are the rows whose state the mapping does not name; "": there can be none.
+func (w writer) strange(row string) string {
+	s := w.m.State
+	if s.Handed == now {
+		return ""
+	}
+	known := w.in(row, slices.Concat(s.Pending, s.InProgress, s.Sent, s.Dead, []string{s.Handed}), s.NullPending)
+	return w.rows(row, "("+known+") IS NOT TRUE")
+}
+
 // held are the rows that the old relay has in its hands, as far as the table tells.
 func (w writer) held(row string) string {
 	s := w.m.State

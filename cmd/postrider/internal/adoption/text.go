@@ -121,11 +121,21 @@ func (a answer) text(w *tabwriter.Writer) {
 	output.Row(w, "layout", a.Adopted.Mapping.Layout)
 	if a.Adopted.Mapping.State != nil {
 		output.Row(w, "pending", a.Found.Pending)
+		if a.Found.Unknown > 0 || a.Found.Unseen {
+			output.Row(w, "of no known state", unknown(a.Found)+"; nobody sends them: undo the adoption, and name their state in a mapping")
+		}
 	}
 	states(w, a.Found)
 	if a.Left != nil {
 		output.Row(w, "to write back", *a.Left)
 	}
+}
+
+func unknown(f adopt.Found) string {
+	if f.Unseen {
+		return "not counted: the rows are too many"
+	}
+	return fmt.Sprint(f.Unknown)
 }
 
 func (p Program) printSQL(plan *adopt.Plan) error {
