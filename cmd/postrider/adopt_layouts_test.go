@@ -388,3 +388,55 @@ func planned(t *testing.T, store, name string) (adopt.DB, *adopt.Plan) {
 	}
 	return d, plan
 }
+
+// TestAdoptHoldsWritersBriefly has a table whose rows take long to look at: the look under the lock is ended, nothing is
+// changed, and the refusal names what helps.
+//
+// Promises: A
+func TestAdoptHoldsWritersBriefly(t *testing.T) {
+	onBoth(t, func(g *team) {
+		g.insert("a", 1, "Pending")
+		table, err := (adopt.DB{SQL: g.db, Dialect: g.dialect()}).Look(g.Context(), "event")
+		if err != nil {
+			g.Fatal(err)
+		}
+		m, err := adopt.Propose(table, "", func(string) ([]string, error) { return []string{"Pending", "Sent"}, nil })
+		if err != nil {
+			g.Fatal(err)
+		}
+		if m.Rows = "pg_catalog.pg_sleep(0.2) IS NOT NULL"; g.my {
+			m.Rows = "SLEEP(0.2) = 0"
+		}
+		plan, err := adopt.NewPlan(table, m, adopt.Found{}, adopt.Options{Schema: "postrider"})
+		if err != nil {
+			g.Fatal(err)
+		}
+		for _, held := range []time.Duration{time.Millisecond, 0} {
+			g.run("UPDATE event SET status = 'Pending'") // the backfill has copied it
+			// Rows that come between the backfill and the lock.
+			d := adopt.DB{SQL: g.db, Dialect: g.dialect(), Schema: "postrider", Wait: time.Minute, Held: held}
+			d.Copied = func(int64) { g.run("UPDATE event SET status = 'Pending'") }
+			_, err = d.Adopt(g.Context(), plan)
+			var refused *adopt.RefusedError
+			if held == 0 {
+				if err != nil {
+					g.Error(err)
+				}
+				continue
+			}
+			if !errors.As(err, &refused) || refused.Reason != adopt.NotPossible || !strings.Contains(refused.Fix, "add an index") {
+				g.Errorf("error %v", err)
+			}
+			if table, err = d.Look(g.Context(), "event"); err != nil || table.Adopted != nil || table.Half {
+				g.Errorf("the table was changed: %+v, %v", table, err)
+			}
+		}
+	})
+}
+
+func (g *team) dialect() adopt.Dialect {
+	if g.my {
+		return adopt.MySQL
+	}
+	return adopt.Postgres
+}

@@ -18,6 +18,8 @@ type DB struct {
 	// Wait is how long a lock is asked for again; Waiting hears of it.
 	Wait    time.Duration
 	Waiting func(error)
+	// Held is how long writers wait at most while a look under the lock runs; 0: 5 s.
+	Held time.Duration
 	// Copied hears how many rows a backfill has copied so far.
 	Copied func(int64)
 	// Retry has a dead letter sent again. Foreign hears how many rows a mirror found that another program had

@@ -201,7 +201,7 @@ func (p *Plan) tellMark(note func(string, ...any)) {
 		note("the mirror writes the table once for each message, and its own table twice; it runs as `postrider adopt mirror %s`", p.Table.Full())
 	}
 	if p.backfills() && p.indexed() == "" && p.Table.Rows > 10_000 {
-		note("no index begins with %s: each batch of the backfill reads the table", s.Column)
+		note("no index begins with %s: each batch of the backfill reads the table, and so does the last look, for which writers wait: after %s the command gives up and asks for an index", s.Column, heldMost)
 	}
 }
 
@@ -300,7 +300,7 @@ func (p *Plan) Script() string {
 		}
 		b.WriteString("DELIMITER ;\n\n")
 	case Postgres:
-		text := []string{"BEGIN", "SET LOCAL lock_timeout = '2s'", p.pg().lock()}
+		text := []string{"BEGIN", "SET LOCAL lock_timeout = '2s'", p.pg().lock(), "SET LOCAL statement_timeout = '5s'"}
 		if p.backfills() {
 			text = append(text, p.pg().batch(lastRows))
 		}

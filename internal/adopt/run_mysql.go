@@ -146,22 +146,9 @@ func (d DB) boundaryMySQL(ctx context.Context, p *Plan, wait time.Duration) (n i
 		return 0, false, err
 	}
 	if p.backfills() {
-		left, err := countIn(ctx, conn, p.writer, sql.fresh("r"), lastRows+1)
-		if err != nil || left > lastRows {
-			return 0, left > lastRows, err
-		}
-		if err := inHands(ctx, conn, p); err != nil {
-			return 0, false, err
-		}
-		if _, err := conn.ExecContext(ctx, "SET autocommit = 0"); err != nil {
-			return 0, false, err
-		}
-		if n, err = p.copyMySQL(ctx, conn, lastRows); err == nil {
-			_, err = conn.ExecContext(ctx, "COMMIT")
-		}
-		if err != nil {
-			_, undone := conn.ExecContext(ctx, "ROLLBACK")
-			return 0, false, errors.Join(err, undone)
+		n, again, err = d.lastMySQL(ctx, p, conn)
+		if err != nil || again {
+			return 0, again, d.tooLong(ctx, p, err)
 		}
 	}
 	for i, text := range p.Install {
@@ -172,6 +159,30 @@ func (d DB) boundaryMySQL(ctx context.Context, p *Plan, wait time.Duration) (n i
 		if _, err := conn.ExecContext(ctx, text); err != nil {
 			return n, false, err
 		}
+	}
+	return n, false, nil
+}
+
+// lastMySQL copies the last rows under the lock.
+func (d DB) lastMySQL(ctx context.Context, p *Plan, conn *sql.Conn) (n int64, again bool, err error) {
+	end := d.until()
+	q := bounded{conn, end}
+	left, err := countIn(ctx, q, p.writer, p.my().fresh("r"), lastRows+1)
+	if err != nil || left > lastRows {
+		return 0, left > lastRows, err
+	}
+	if err := inHands(ctx, q, p); err != nil {
+		return 0, false, err
+	}
+	if _, err := conn.ExecContext(ctx, "SET autocommit = 0"); err != nil {
+		return 0, false, err
+	}
+	if n, err = p.copyMySQL(ctx, q, lastRows); err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		_, undone := conn.ExecContext(ctx, "ROLLBACK")
+		return 0, false, errors.Join(err, undone)
 	}
 	return n, false, nil
 }

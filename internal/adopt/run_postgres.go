@@ -60,9 +60,16 @@ func (d DB) boundaryPostgres(ctx context.Context, p *Plan, wait time.Duration) (
 		if _, err := tx.ExecContext(ctx, sql.lock()); err != nil {
 			return err
 		}
+		end := d.until()
 		if p.backfills() {
+			if err := bound(ctx, tx, end); err != nil {
+				return err
+			}
 			left, err := countIn(ctx, tx, p.writer, sql.fresh("r"), lastRows+1)
 			if again = err == nil && left > lastRows; err != nil || again {
+				return err
+			}
+			if err := bound(ctx, tx, end); err != nil {
 				return err
 			}
 			if err := inHands(ctx, tx, p); err != nil {
@@ -81,6 +88,9 @@ func (d DB) boundaryPostgres(ctx context.Context, p *Plan, wait time.Duration) (
 		if !p.backfills() {
 			return nil
 		}
+		if err := bound(ctx, tx, end); err != nil {
+			return err
+		}
 		res, err := tx.ExecContext(ctx, sql.batch(lastRows))
 		if err == nil {
 			n, err = res.RowsAffected()
@@ -88,9 +98,9 @@ func (d DB) boundaryPostgres(ctx context.Context, p *Plan, wait time.Duration) (
 		return err
 	})
 	if err != nil {
-		n = 0
+		return 0, again, d.tooLong(ctx, p, err)
 	}
-	return n, again, err
+	return n, again, nil
 }
 
 type txn = *sql.Tx
