@@ -103,7 +103,7 @@ func (p *Plan) sets() []string {
 	return all
 }
 
-// try gives values to the newest pending row, or where there is none to the newest one, and takes them back.
+// try gives values to the newest pending row, or to the newest row if none is pending, and takes them back.
 func (p *Plan) try(ctx context.Context, tx *sql.Tx, set string) error {
 	if set == "" {
 		return nil
