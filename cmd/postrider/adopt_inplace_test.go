@@ -418,3 +418,28 @@ func TestAdoptInPlaceTraffic(t *testing.T) {
 		g.Logf("%d events arrived in order, %d more than once; 1 kill of the backfill, 3 of the relay, 3 of the mirror; two at once ended with %v", total, repeated, codes)
 	})
 }
+
+// TestAdoptInPlaceKeyReturns deletes a row whose message waits, and inserts another one with its key: the insert
+// succeeds, and each row has its message.
+//
+// Promises: A
+func TestAdoptInPlaceKeyReturns(t *testing.T) {
+	onBoth(t, func(g *team) {
+		g.insert("z", 1, "Sent")
+		mustCLI(g.T, "", "adopt", "event", "--in-place", "--yes", "--reason", "test", "--store", g.store)
+		insert, count := "INSERT INTO event (id, `key`, payload) OVERRIDING SYSTEM VALUE VALUES (7, 'a', '{\"k\":\"a\",\"n\":%d}')", "SELECT count(*) FROM postrider.outbox"
+		if g.my {
+			insert, count = "INSERT INTO event (id, `key`, payload) VALUES (7, 'a', '{\"k\":\"a\",\"n\":%d}')", "SELECT COUNT(*) FROM postrider_outbox"
+		}
+		for n := range 2 {
+			g.run(fmt.Sprintf(insert, n))
+			g.run("DELETE FROM event WHERE payload LIKE '%0}'")
+		}
+		if got := g.ask(count); got != "2" {
+			g.Errorf("%s messages, want 2", got)
+		}
+		broker := newEndpoint(g.T)
+		relay := launchRelay(g.T, g.store, broker.broker())
+		g.untilRows("the second message was sent", "Sent Sent+", relay)
+	})
+}

@@ -280,9 +280,10 @@ func TestAdoptMySQLOrderOfABatch(t *testing.T) {
 			store := testserver.SharedMySQL(t, version).Database(t)
 			s := &site{T: t, store: store, db: openMySQLPool(t, store)}
 			mustCLI(t, "", "migrate", "--store", store, "--lanes", "4")
-			run := func(db interface {
+			type execer interface {
 				ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-			}, text string) {
+			}
+			run := func(db execer, text string) {
 				t.Helper()
 				if _, err := db.ExecContext(t.Context(), text); err != nil {
 					t.Fatalf("%s: %v", text, err)

@@ -137,7 +137,11 @@ func mysqlEvents() []string { return []string{"ai", "au", "bu", "bi"} }
 func (p mysqlPlan) insert() string {
 	text := "INSERT INTO postrider_outbox (" + p.columns() + ")\n    VALUES (" + p.values("NEW") + ");"
 	if p.mirror {
-		text += "\n    INSERT INTO " + p.mirrored() + " (seq, " + strings.Join(keys(p.t), ", ") + ") VALUES (LAST_INSERT_ID(), " + p.list("NEW", p.t.Key) + ");"
+		text += "\n    INSERT INTO " + p.mirrored() + " (seq, " + strings.Join(keys(p.t), ", ") + ") VALUES (LAST_INSERT_ID(), " + p.list("NEW", p.t.Key) + ")"
+		if p.inPlace { // the row of an entry may be deleted, and its key return
+			text += "\n    ON DUPLICATE KEY UPDATE seq = LAST_INSERT_ID(), told = NULL, again = FALSE"
+		}
+		text += ";"
 	}
 	return text
 }

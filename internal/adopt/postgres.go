@@ -145,7 +145,11 @@ func (p pgPlan) insert() string {
 	if !p.mirror {
 		return text + ";"
 	}
-	return "WITH copied AS (\n    " + text + "\n    RETURNING lane, seq)\n    INSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("NEW", p.t.Key) + " FROM copied AS c;"
+	text = "WITH copied AS (\n    " + text + "\n    RETURNING lane, seq)\n    INSERT INTO " + p.mirrored() + " (lane, seq, " + strings.Join(keys(p.t), ", ") + ")\n    SELECT c.lane, c.seq, " + p.list("NEW", p.t.Key) + " FROM copied AS c"
+	if p.inPlace { // the row of an entry may be deleted, and its key return
+		text += "\n    ON CONFLICT (" + strings.Join(keys(p.t), ", ") + ") DO UPDATE SET lane = EXCLUDED.lane, seq = EXCLUDED.seq, told = NULL, again = false"
+	}
+	return text + ";"
 }
 
 // keys are the columns of the mirror's table that hold a row's key: k1, k2 and so on.
