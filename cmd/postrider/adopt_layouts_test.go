@@ -227,6 +227,7 @@ func TestAdoptRefuses(t *testing.T) {
  CREATE TABLE silent (id bigserial PRIMARY KEY, topic text, payload text, status text DEFAULT 'new'); INSERT INTO silent (topic, payload, status) VALUES (NULL, 'b', 'sent');
  INSERT INTO silent (topic, payload, status) SELECT 'a', 'b', 'sent' FROM generate_series(1, 100);
  CREATE TABLE unset (id bigserial PRIMARY KEY, topic text NOT NULL, payload text NOT NULL, status text); INSERT INTO unset (topic, payload, status) VALUES ('a', 'b', NULL), ('a', 'b', 'new');
+ CREATE TABLE untimed ` + columns + `, locked_until timestamptz); INSERT INTO untimed (topic, payload, status) VALUES ('a', 'b', 'processing'), ('a', 'b', 'new');
  CREATE TABLE topicless (id bigserial PRIMARY KEY, payload text, status text DEFAULT 'new');
  CREATE TABLE named ` + columns + `); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER postrider_adopt BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION f();
  CREATE ROLE adopt_guest LOGIN; GRANT USAGE ON SCHEMA postrider TO adopt_guest; GRANT SELECT ON ALL TABLES IN SCHEMA postrider TO adopt_guest; GRANT SELECT ON event TO adopt_guest; GRANT INSERT ON postrider.audit TO adopt_guest;
@@ -263,6 +264,7 @@ func TestAdoptRefuses(t *testing.T) {
 		{"a constraint", []string{"codes"}, exit.Usage, `refuses status = "postrider"`},
 		{"a short column", []string{"narrow"}, exit.Usage, "takes 4 characters"},
 		{"in progress", []string{"stuck", "--yes", "--reason", "x"}, exit.Failure, "--take-in-progress"},
+		{"in progress without a time", []string{"untimed", "--yes", "--reason", "x"}, exit.Failure, "1 row is processing"},
 		{"no topic", []string{"topicless"}, exit.Usage, "give --topic NAME"},
 		{"a topic that is missing", []string{"silent"}, exit.Usage, "topic: {sql:"},
 		{"rows of no known state", []string{"unset"}, exit.Usage, "1 row of no known state"},

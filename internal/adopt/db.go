@@ -121,8 +121,12 @@ func (d DB) Find(ctx context.Context, t *Table, m *Mapping) (Found, error) {
 			return f, d.failed(t, "count the rows of no known state", err)
 		}
 	}
-	if held := w.held("r"); held != "" {
-		if f.Held, err = d.count(ctx, w, held); err != nil {
+	for _, held := range []string{w.held("r"), w.left("r")} {
+		if held == "" {
+			continue
+		}
+		n, err := d.count(ctx, w, held)
+		if f.Held += n; err != nil {
 			return f, d.failed(t, "count the rows in progress", err)
 		}
 	}
@@ -418,9 +422,12 @@ func (d DB) batch(ctx context.Context, p *Plan) (int64, error) {
 // untilFree waits until the old relay has no row in its hands.
 func (d DB) untilFree(ctx context.Context, p *Plan, begin time.Time) error {
 	for {
-		err := inHands(ctx, d.SQL, p)
+		if err := leftBehind(ctx, d.SQL, p); err != nil {
+			return err
+		}
+		err := locked(ctx, d.SQL, p)
 		var refused *RefusedError
-		if !errors.As(err, &refused) || p.Mapping.State.LockedUntil == "" || time.Since(begin) > d.Wait {
+		if !errors.As(err, &refused) || time.Since(begin) > d.Wait {
 			return err
 		}
 		if d.Waiting != nil {
@@ -434,21 +441,35 @@ func (d DB) untilFree(ctx context.Context, p *Plan, begin time.Time) error {
 
 // inHands refuses rows that the old relay works on.
 func inHands(ctx context.Context, q queryer, p *Plan) error {
-	held := p.writer.held("r")
-	if held == "" || p.opts.TakeInProgress {
-		return nil
+	if err := leftBehind(ctx, q, p); err != nil {
+		return err
 	}
-	n, err := countIn(ctx, q, p.writer, held, lookRows)
+	return locked(ctx, q, p)
+}
+
+func locked(ctx context.Context, q queryer, p *Plan) error {
+	n, err := countHeld(ctx, q, p, p.writer.held("r"))
 	if err != nil || n == 0 {
 		return err
 	}
-	s := p.Mapping.State
-	if s.LockedUntil != "" {
-		return p.Table.refuse(InHands, "stop the old relay and wait until its locks have ended; --take-in-progress copies the rows at once, and consumers may see them twice",
-			"the old relay has %d rows in its hands until the time in %s", n, s.LockedUntil)
+	return p.Table.refuse(InHands, "stop the old relay and wait until its locks have ended; --take-in-progress copies the rows at once, and consumers may see them twice",
+		"the old relay has %d rows in its hands until the time in %s", n, p.Mapping.State.LockedUntil)
+}
+
+func leftBehind(ctx context.Context, q queryer, p *Plan) error {
+	n, err := countHeld(ctx, q, p, p.writer.left("r"))
+	if err != nil || n == 0 {
+		return err
 	}
 	return p.Table.refuse(InHands, "let the old relay finish them and stop it; of rows that a stopped relay has left nobody knows whether they were sent: --take-in-progress copies them, and consumers may see them twice",
-		"%d rows are %s", n, strings.Join(s.InProgress, ", "))
+		"%s %s", plural.Of(n, "row is", "rows are"), strings.Join(p.Mapping.State.InProgress, ", "))
+}
+
+func countHeld(ctx context.Context, q queryer, p *Plan, condition string) (int64, error) {
+	if condition == "" || p.opts.TakeInProgress {
+		return 0, nil
+	}
+	return countIn(ctx, q, p.writer, condition, lookRows)
 }
 
 // boundary installs the trigger. Rows that it copies were committed before, and every later row meets the trigger.

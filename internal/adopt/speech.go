@@ -161,17 +161,27 @@ func (w writer) strange(row string) string {
 	return w.rows(row, "("+known+") IS NOT TRUE")
 }
 
-// held are the rows that the old relay has in its hands, as far as the table tells.
+// held are the rows that the old relay has locked, and left those in progress without a time: nobody knows whether they
+// were sent.
 func (w writer) held(row string) string {
 	s := w.m.State
-	switch {
-	case s.LockedUntil != "":
-		c, _ := w.t.Column(s.LockedUntil)
-		return w.unsettled(row) + " AND " + w.col(row, c.Name) + " > " + w.clock(c)
-	case len(s.InProgress) > 0:
-		return w.rows(row, w.in(row, s.InProgress, false))
+	if s.LockedUntil == "" {
+		return ""
 	}
-	return ""
+	c, _ := w.t.Column(s.LockedUntil)
+	return w.unsettled(row) + " AND " + w.col(row, c.Name) + " > " + w.clock(c)
+}
+
+func (w writer) left(row string) string {
+	s := w.m.State
+	if len(s.InProgress) == 0 {
+		return ""
+	}
+	condition := w.rows(row, w.in(row, s.InProgress, false))
+	if s.LockedUntil != "" {
+		condition += " AND " + w.col(row, s.LockedUntil) + " IS NULL"
+	}
+	return condition
 }
 
 // assign are the columns that a copied row gets: name and value.
