@@ -442,3 +442,22 @@ func (g *team) dialect() adopt.Dialect {
 	}
 	return adopt.Postgres
 }
+
+// TestAdoptScript runs what --print-sql prints: with rows left to copy it makes no trigger, and again it copies the rest.
+//
+// Promises: L
+func TestAdoptScript(t *testing.T) {
+	g := newTeam(t, testserver.SharedPostgres(t, "18").Database(t))
+	g.run("INSERT INTO event (key, payload) SELECT 'k', 'p' FROM generate_series(1, 3001)")
+	script := mustCLI(t, "", "adopt", "event", "--print-sql", "--store", g.store)
+	if _, err := g.db.ExecContext(t.Context(), script); err == nil || !strings.Contains(err.Error(), "rows are left") {
+		t.Fatalf("error %v", err)
+	}
+	for range 2 { // the first part of a script that failed as a whole is rolled back too
+		g.run(script[:strings.Index(script, "BEGIN")])
+	}
+	g.run(script)
+	if got := g.ask("SELECT count(*) || ' ' || (SELECT count(*) FROM pg_trigger WHERE tgname = 'postrider_adopt') FROM postrider.outbox"); got != "3001 1" {
+		t.Errorf("messages and triggers: %s, want 3001 1", got)
+	}
+}

@@ -120,3 +120,21 @@ func TestBlocked(t *testing.T) {
 		}
 	}
 }
+
+// A script that a person runs refuses to install the trigger while rows are left that the backfill has not copied.
+func TestScriptLooksForMore(t *testing.T) {
+	tab := events(Postgres, Column{Name: "status", Type: "text", Class: Text, Default: "new"})
+	m, err := Propose(tab, "", func(string) ([]string, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlan(tab, m, Found{}, Options{Schema: "postrider"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := p.Script()
+	batch, check, install := strings.LastIndex(text, "WITH picked"), strings.Index(text, "RAISE EXCEPTION"), strings.Index(text, "CREATE TRIGGER")
+	if check < batch || install < check {
+		t.Errorf("the batch is at %d, the check at %d, the trigger at %d\n%s", batch, check, install, text)
+	}
+}

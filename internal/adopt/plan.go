@@ -302,7 +302,7 @@ func (p *Plan) Script() string {
 	case Postgres:
 		text := []string{"BEGIN", "SET LOCAL lock_timeout = '2s'", p.pg().lock(), "SET LOCAL statement_timeout = '5s'"}
 		if p.backfills() {
-			text = append(text, p.pg().batch(lastRows))
+			text = append(text, p.pg().batch(lastRows), p.pg().none())
 		}
 		part("Writers wait from the lock to the commit. Later rows meet the trigger.", append(append(text, p.Install...), "COMMIT"))
 	case TSQL: // has a text of its own

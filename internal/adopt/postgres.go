@@ -227,6 +227,11 @@ func (p pgPlan) batch(limit int) string {
 		"\n    FROM (SELECT lane, seq, row_number() OVER (ORDER BY seq) AS place FROM copied) AS c\n    JOIN (SELECT r.*, row_number() OVER (ORDER BY " + p.ordered("r") + ") AS postrider_place FROM picked AS r) AS r ON r.postrider_place = c.place"
 }
 
+// none raises an error while rows are left to copy: the trigger never would.
+func (p pgPlan) none() string {
+	return "DO " + dollar + " BEGIN IF EXISTS (SELECT FROM ONLY " + p.table() + " AS r WHERE " + p.fresh("r") + ") THEN\n    RAISE EXCEPTION 'rows are left: repeat the backfill, then this transaction'; END IF; END " + dollar
+}
+
 // reflect writes into the team's table what became of the messages behind a place, and removes them from the
 // mirror's table in the same statement. It returns how many it removed, how many it looked at, and the last place.
 //
