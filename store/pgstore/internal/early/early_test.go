@@ -109,7 +109,7 @@ func (l *fakeLog) sent(t *testing.T, history string) (sent bool) {
 	for lane := range store.Lane(4) {
 		reads = append(reads, store.LaneRead{Lane: lane, MaxRecords: 10, MaxBytes: 1 << 20, Number: 1})
 	}
-	l.Read(l.Begin(reads), reads, nil, &xids.Look{Next: 100})
+	l.Read(l.Begin(reads), reads, nil, &xids.Look{Next: 100}, true)
 	l.told(100, []tail.Row{make(tail.Row, len(tail.Columns()))}, true)
 	for i := range reads {
 		reads[i].Ahead, reads[i].Known, reads[i].Number = true, 1, 2
