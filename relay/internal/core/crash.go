@@ -4,10 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/mark"
-	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
@@ -76,57 +74,16 @@ func (e *Engine) readsNarrow(l *lane) bool {
 // single reduces a parked batch with suspects: to one that has attempts, or to those
 // of some keys that have none. The other records are still due, and are read again.
 func (e *Engine) single(l *lane, b *batch) {
-	all := l.crashes >= crashAside
-	if !all && !slices.ContainsFunc(b.meta, func(m store.Meta) bool { _, crashed := mark.CrashedAfter(m.Code); return crashed }) {
+	size := 0
+	p := mark.Choose(b.msgs, b.meta, l.crashes >= crashAside, l.survivors, func(i, n int) bool { return n < crashPage && e.fits(b, i, n, &size) })
+	b.suspect, b.ends = p.Suspects, p.Ends
+	if len(p.Msgs) == len(b.msgs) {
 		return
 	}
-	var suspects, others []int
-	before, behind := sets.Keys{}, sets.Keys{} // keys with a record, with a suspect
-	size := 0
+	b.msgs, b.meta, b.bytes, l.refresh = p.Msgs, p.Meta, 0, true
 	for i := range b.msgs {
-		key, m := b.msgs[i].Key, &b.meta[i]
-		ordinary, crashed := mark.CrashedAfter(m.Code)
-		_, lived := l.survivors[m.Seq]
-		switch {
-		case behind.Has(key):
-		case !crashed && (!all || lived):
-			others = append(others, i)
-		default:
-			behind.Add(key)
-			if before.Has(key) {
-				continue
-			}
-			tried := crashed && m.Attempts > 0
-			if n := len(suspects); n == 0 && tried {
-				b.ends = m.Attempts
-			} else if tried || b.ends > 0 || n >= crashPage || !e.fits(b, i, n, &size) {
-				continue
-			}
-			if crashed { // its attempts are not those of a message that fails
-				m.Attempts = ordinary
-			}
-			suspects = append(suspects, i)
-		}
-		before.Add(key)
-	}
-	if b.suspect = len(suspects) > 0; b.suspect {
-		others = suspects
-	}
-	if len(others) < len(b.msgs) {
-		b.pick(others)
-		l.refresh = true
-	}
-}
-
-// pick reduces the batch to these messages.
-func (b *batch) pick(keep []int) {
-	msgs, meta := make([]postrider.Message, 0, len(keep)), make([]store.Meta, 0, len(keep))
-	b.bytes = 0
-	for _, i := range keep {
-		msgs, meta = append(msgs, b.msgs[i]), append(meta, b.meta[i])
 		b.bytes += b.msgs[i].Size()
 	}
-	b.msgs, b.meta = msgs, meta
 }
 
 // putAside parks a message of the log as a suspect.
