@@ -64,6 +64,7 @@ type Engine struct {
 	scopes    map[string]*scope
 	rows      map[string]streak // by destination
 	dests     map[string]string // topic -> destination, learned from errors
+	restFrom  time.Duration     // until then no scope could be tried
 
 	waiting   port.ID
 	pollDelay time.Duration
@@ -158,6 +159,7 @@ func (e *Engine) plan() {
 	e.planViews()
 	e.planDeliver()
 	e.planSettle()
+	e.planScopes()
 	e.planFreed()
 	e.planRelease()
 	e.planLease()

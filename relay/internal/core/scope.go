@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ type scope struct {
 	tripped time.Duration // when it was tripped last
 	by      port.ID       // and by which call: its messages must not stay in memory
 	probe   *call         // the one call that may try while it is open
+	tried   time.Duration // when such a call ended last
 	free    bool          // the next try is that of a record without a key
 
 	code   string // of the rejections for which the brake holds
@@ -136,32 +138,66 @@ func (e *Engine) recover(c *call, topic string) {
 			continue
 		}
 		delete(e.rows, name)
-		if s == nil {
-			continue
-		}
-		if s.braked {
-			e.tell(port.BrakeChanged{Destination: s.name, Code: s.code})
-		}
-		if s.open && s.name != "" {
-			e.tell(port.HealthChanged{Part: "destination " + s.name})
-		}
-		delete(e.scopes, name)
-		e.parked.freed = true
-		if name != "" {
-			for t, d := range e.dests { // order does not matter: only deletes
-				if d == name {
-					delete(e.dests, t)
-				}
-			}
+		if s != nil {
+			e.drop(s)
 		}
 	}
+}
+
+// drop closes a scope, and forgets which topics lead there.
+func (e *Engine) drop(s *scope) {
+	if s.braked {
+		e.tell(port.BrakeChanged{Destination: s.name, Code: s.code})
+	}
+	if s.open && s.name != "" {
+		e.tell(port.HealthChanged{Part: "destination " + s.name})
+	}
+	delete(e.scopes, s.name)
+	e.parked.freed = true
+	if s.name == "" {
+		return
+	}
+	for t, d := range e.dests { // order does not matter: only deletes
+		if d == s.name {
+			delete(e.dests, t)
+		}
+	}
+}
+
+// planScopes drops the scopes that no call has tried for long, though it could: their
+// messages have gone to another relay with their lanes, or a person has removed them, and no
+// acknowledgement will come. The count of rejections stays, so a brake holds again at once.
+func (e *Engine) planScopes() {
+	if !e.lease.valid || e.paused {
+		e.restFrom = e.now
+		return
+	}
+	rest := max(viewAge, 4*e.cfg.OutageMax)
+	var names []string
+	for name, s := range e.scopes {
+		if s.probe == nil && e.now >= max(s.tripped, s.tried, s.pause.until, e.restFrom)+rest {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		e.drop(e.scopes[name])
+	}
+	if at := e.sink.Failed; at > 0 && e.scopes[""] == nil && e.now >= max(at, e.restFrom)+rest && !e.unresolved() {
+		e.sinkWorks()
+	}
+}
+
+// unresolved reports whether a message in memory, or the fate of a parked one, is open.
+func (e *Engine) unresolved() bool {
+	return slices.ContainsFunc(e.held, func(l *lane) bool { return l.done < len(l.queue) || l.awaits() })
 }
 
 // endProbe lets the next call try when this one proved nothing.
 func (e *Engine) endProbe(c *call) {
 	for _, s := range c.probes {
 		if s.probe == c {
-			s.probe = nil
+			s.probe, s.tried = nil, e.now
 		}
 	}
 }

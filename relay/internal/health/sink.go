@@ -9,7 +9,8 @@ import (
 // Sink is the reported health of the sink. The zero value is a working sink.
 // It is not safe for concurrent use.
 type Sink struct {
-	At time.Duration // when it went down last
+	At     time.Duration // when it went down last
+	Failed time.Duration // when it failed last, 0 while it works
 
 	down bool
 	said Reasons // since then
@@ -18,6 +19,7 @@ type Sink struct {
 // Fails records a failure of the whole sink. It returns the fact to report, or
 // nil.
 func (h *Sink) Fails(now time.Duration, err error) port.Fact {
+	h.Failed = now
 	switch {
 	case !h.down:
 		h.down, h.At, h.said = true, now, nil
@@ -34,6 +36,6 @@ func (h *Sink) Works() port.Fact {
 	if !h.down {
 		return nil
 	}
-	h.down = false
+	h.down, h.Failed = false, 0
 	return port.HealthChanged{Part: "sink"}
 }
