@@ -135,7 +135,9 @@ func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 	for name, spoil := range map[string]func(*rig, *store.Batch){
 		"captured":  func(r *rig, b *store.Batch) { r.e.held[0].captured["b"] = captive.Key{} },
 		"scheduled": func(r *rig, b *store.Batch) { b.Meta[1].DueIn = time.Minute },
-		"brake":     func(r *rig, b *store.Batch) { r.e.rows["orders"] = streak{n: 1} },
+		"brake": func(r *rig, b *store.Batch) {
+			r.e.rows.Rejected(r.now, "orders", "", 20, func(string) bool { return false })
+		},
 		"outage":    func(r *rig, b *store.Batch) { r.e.scope("elsewhere") },
 		"hold":      func(r *rig, b *store.Batch) { r.e.held[0].hold.until = r.now - 1 },
 		"stopped":   func(r *rig, b *store.Batch) { r.e.held[0].stopped = true },

@@ -8,6 +8,7 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/backoff"
+	"github.com/postrider/postrider/relay/internal/brake"
 	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
@@ -245,10 +246,11 @@ func (e *Engine) charge(c *call, i int, s suspect, err *broker.Error) {
 		e.suspectAgain(c, i, s)
 		return
 	}
-	if len(e.blamed) >= rowsMost {
+	of := blame{s.place, s.out}
+	if _, known := e.blamed[of]; !known && len(e.blamed) >= brake.Most {
 		clear(e.blamed) // a forgotten count costs a few more dead letters
 	}
-	e.blamed[blame{s.place, s.out}]++
+	e.blamed[of]++
 }
 
 // few reports whether so few messages are answered with an outage, or with silence,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/brake"
 	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/relay/internal/rate"
@@ -62,7 +63,7 @@ type Engine struct {
 	probed    store.Lane    // of the last probe that failed
 	blamed    map[blame]int // dead letters of outages and silence at a place since one of them ended
 	scopes    map[string]*scope
-	rows      map[string]streak // by destination
+	rows      brake.Rows
 	dests     map[string]string // topic -> destination, learned from errors
 	restFrom  time.Duration     // until then no scope could be tried
 
@@ -92,7 +93,6 @@ func New(cfg port.Config, seed uint64) *Engine {
 		calls:     map[port.ID]*call{},
 		abandoned: map[store.Lane]int{},
 		scopes:    map[string]*scope{},
-		rows:      map[string]streak{},
 		dests:     map[string]string{},
 		watched:   health.Places{},
 		blamed:    map[blame]int{},

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -83,5 +84,29 @@ func TestNothingOfASettledReadIsKept(t *testing.T) {
 			}
 			runtime.KeepAlive(s.e)
 		})
+	}
+}
+
+// However many destinations reject, each is held after its rejections in a row, and those
+// of one do not release another.
+// Promises: S
+func TestManyDestinationsThatRejectAreHeld(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	const many, each = 1500, 100
+	dead := 0
+	for range each {
+		for i := range many {
+			name := fmt.Sprint("t", i)
+			s, held := r.e.rejected(name, broker.Classify(rejected))
+			if !held {
+				dead++
+			} else if s.name != name || !s.braked {
+				t.Fatalf("%s waits for %+v", name, s)
+			}
+		}
+	}
+	if most := many * 20; dead > most {
+		t.Errorf("%d of %d messages died, the brakes allow %d", dead, many*each, most)
 	}
 }

@@ -80,7 +80,7 @@ func (e *Engine) allAcked(c *call) {
 	if last != first {
 		e.noteAck(c, last)
 	}
-	if len(e.scopes)+len(e.rows)+len(e.watched) > 0 {
+	if len(e.scopes)+e.rows.Len()+len(e.watched) > 0 {
 		for j, before := 0, ""; j < n; j++ {
 			place := e.placeOf(&b.msgs[c.at(j)])
 			if j > 0 && place == before {

@@ -422,7 +422,7 @@ func TestRejectionsElsewhereSlowNoBatch(t *testing.T) {
 		r.facts = nil
 	}
 	wantEqual(t, "a batch is looked at message by message", r.e.hasOpenDestination(), false)
-	if n := len(r.e.scopes) + len(r.e.rows); n == 0 || n > most {
+	if n := len(r.e.scopes) + r.e.rows.Len(); n == 0 || n > most {
 		t.Errorf("%d destinations are remembered", n)
 	}
 }

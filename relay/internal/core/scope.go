@@ -29,15 +29,6 @@ type scope struct {
 	said health.Reasons
 }
 
-// streak counts the rejections in a row of one destination that seems to be up.
-type streak struct {
-	code string
-	n    int
-}
-
-// rowsMost bounds how many destinations are counted: their names come with messages.
-const rowsMost = 1000
-
 // isOut reports whether the last answer was an outage. A scope that is nil works.
 func (s *scope) isOut() bool { return s != nil && s.open }
 
@@ -129,7 +120,7 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 // work. An answer to a call that had begun before a scope was tripped may be
 // older than what tripped it, and proves nothing.
 func (e *Engine) recover(c *call, topic string) {
-	if len(e.scopes)+len(e.rows) == 0 {
+	if len(e.scopes)+e.rows.Len() == 0 {
 		return
 	}
 	for _, name := range [2]string{"", e.destination(topic)} {
@@ -137,7 +128,7 @@ func (e *Engine) recover(c *call, topic string) {
 		if s.isOut() && c.sentAt < s.tripped {
 			continue
 		}
-		delete(e.rows, name)
+		e.rows.Works(name)
 		if s != nil {
 			e.drop(s)
 		}
@@ -215,28 +206,22 @@ func (e *Engine) rejected(topic string, err *broker.Error) (*scope, bool) {
 	if name == "" {
 		return nil, false
 	}
-	name = strings.Clone(name)
-	row := e.rows[name]
-	if row.code != err.Code {
-		row = streak{code: err.Code}
-		if s := e.scopes[name]; s != nil && s.braked {
-			s.braked = false
-			e.tell(port.BrakeChanged{Destination: name, Code: err.Code})
-		}
+	n, fresh := e.rows.Rejected(e.now, name, err.Code, e.cfg.Brake, func(name string) bool {
+		s := e.scopes[name]
+		return s != nil && s.braked
+	})
+	if s := e.scopes[name]; fresh && s != nil && s.braked {
+		s.braked = false
+		e.tell(port.BrakeChanged{Destination: name, Code: err.Code})
 	}
-	if row.n < e.cfg.Brake {
-		row.n++
-		if len(e.rows) >= rowsMost {
-			clear(e.rows) // a forgotten count costs a few more dead letters
-		}
-		e.rows[name] = row
+	if n <= e.cfg.Brake {
 		return nil, false
 	}
 	s := e.scope(name)
-	e.dests[strings.Clone(topic)] = name
+	e.dests[strings.Clone(topic)] = s.name
 	if !s.braked {
-		s.braked, s.code = true, row.code
-		e.tell(port.BrakeChanged{Destination: name, Code: row.code, Rejections: row.n, On: true})
+		s.braked, s.code = true, err.Code
+		e.tell(port.BrakeChanged{Destination: s.name, Code: err.Code, Rejections: e.cfg.Brake, On: true})
 	}
 	return s, true
 }
