@@ -184,3 +184,58 @@ func TestALargeParkedRecordComesBesideABusyLog(t *testing.T) {
 	}
 	t.Error("no read was allowed the parked record")
 }
+
+// Lanes whose calls are not answered leave bytes to the others, also in a relay among
+// many that may hold less than a lane's window.
+// Promises: S, G
+func TestALaneThatWaitsLeavesBytesToOthers(t *testing.T) {
+	const mib = 1 << 20
+	for name, c := range map[string]struct{ cap, lanes, waiting, size int }{
+		"2 MiB, one of 2":         {2 * mib, 2, 1, 4096},
+		"2 MiB, one of 64":        {2 * mib, 64, 1, 4096},
+		"2 MiB, one of 64, large": {2 * mib, 64, 1, 200 << 10},
+		"16 MiB, 4 of 64":         {16 * mib, 64, 4, 16 << 10},
+		"16 MiB, 32 of 64":        {16 * mib, 64, 32, 4096},
+		"16 MiB, 40 of 64":        {16 * mib, 64, 40, 4096},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &backlog{
+				rig: newRig(t, port.Config{MaxBytes: c.cap}), size: slices.Repeat([]int{c.size}, c.lanes),
+				rows: make([]int, c.lanes), sent: make([]int, c.lanes), payload: make([]byte, c.size),
+			}
+			for i := range c.waiting {
+				b.rows[i] = 4000
+			}
+			b.lead(c.lanes)
+			work := func() (served map[store.Lane]bool) {
+				served = map[store.Lane]bool{}
+				for range 500 {
+					b.pass(10 * time.Millisecond)
+					for rd, ok := maybe[port.Read](b.rig); ok; rd, ok = maybe[port.Read](b.rig) {
+						b.answer(rd)
+					}
+					if w, ok := maybe[port.Wait](b.rig); ok {
+						b.step(port.Woke{ID: w.ID})
+					}
+					if s, ok := maybe[port.Settle](b.rig); ok {
+						b.step(port.Settled{ID: s.ID})
+					}
+					for d, ok := maybe[port.Deliver](b.rig); ok; d, ok = maybe[port.Deliver](b.rig) {
+						if int(d.Lane) >= c.waiting { // the calls of the others are not answered
+							served[d.Lane] = true
+							b.step(port.Delivered{ID: d.ID})
+						}
+					}
+				}
+				return served
+			}
+			work()
+			for i := c.waiting; i < c.lanes; i++ {
+				b.rows[i] = 10
+			}
+			if n := len(work()); n < c.lanes-c.waiting {
+				t.Errorf("%d of %d bytes are held: %d of %d other lanes are read", b.e.bytes, c.cap, n, c.lanes-c.waiting)
+			}
+		})
+	}
+}

@@ -30,7 +30,7 @@ func (e *Engine) room(l *lane) int {
 	n := min(page, e.cfg.Window-l.msgs-l.ahead.Sent())
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
 	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
-		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.cfg.MaxBytes {
+		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.aheadBytes(l) {
 			return 0
 		}
 	} else if total < 1 || e.bytes >= e.cfg.MaxBytes {
@@ -40,6 +40,20 @@ func (e *Engine) room(l *lane) int {
 		return 0
 	}
 	return min(n, max(total, 1))
+}
+
+// aheadBytes is how much the relay may hold when the lane reads ahead. A lane with much to
+// deliver leaves the last quarter to the others: it may wait for its call or destination. One
+// that is served has two reads' worth whatever is held.
+func (e *Engine) aheadBytes(l *lane) int {
+	waiting := 0
+	for _, b := range l.queue[l.done:] {
+		waiting += b.bytes
+	}
+	if waiting > max(e.cfg.MaxBytes/len(e.held), 64<<10) {
+		return e.cfg.MaxBytes / 4 * 3
+	}
+	return e.cfg.MaxBytes
 }
 
 func (e *Engine) mayRead(l *lane) bool {
