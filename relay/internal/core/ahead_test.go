@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/relay/internal/solo"
 	"github.com/postrider/postrider/store"
 )
 
@@ -185,7 +186,7 @@ func TestNothingGoesAheadBehindAnOpenFate(t *testing.T) {
 	for name, spoil := range map[string]func(*Engine, *batch){
 		"unknown": func(_ *Engine, b *batch) { b.rounds = 1 },
 		"outage":  func(_ *Engine, b *batch) { b.outages = 1 },
-		"alone":   func(_ *Engine, b *batch) { b.alone = &solo{} },
+		"alone":   func(_ *Engine, b *batch) { b.alone = solo.New() },
 		"wary":    func(e *Engine, _ *batch) { e.wary = true },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,34 +10,9 @@ import (
 	"github.com/postrider/postrider/relay/internal/backoff"
 	"github.com/postrider/postrider/relay/internal/brake"
 	"github.com/postrider/postrider/relay/internal/sets"
+	"github.com/postrider/postrider/relay/internal/solo"
 	"github.com/postrider/postrider/store"
 )
-
-// solo is the state of a batch whose messages are sent one by one because none of
-// them was acknowledged together: one of them may make the broker hang up, or its
-// destination may always answer it as if it were down.
-type solo struct {
-	after   int                   // index of the message that was sent last in this round, -1: none
-	behind  sets.Keys             // keys whose head was sent in this round
-	unknown map[int]time.Duration // when a message was sent alone and was not acknowledged
-	tries   map[int]int           // how often that was so
-	out     map[int]bool          // an outage was the answer, not silence
-
-	outage bool // outages led here; else unknown fates
-	scoped bool // a destination was held then
-	proved bool // a message of the batch was acknowledged since
-}
-
-func newSolo() *solo {
-	return &solo{after: -1, behind: sets.Keys{}, unknown: map[int]time.Duration{}, tries: map[int]int{}, out: map[int]bool{}}
-}
-
-// note records that message i was sent alone and not acknowledged.
-func (a *solo) note(i int, key string, at time.Duration, out bool) {
-	a.after, a.unknown[i], a.out[i] = i, at, out
-	a.behind.Add(key)
-	a.tries[i]++
-}
 
 // suspect is a parked record that was not acknowledged when it was sent alone.
 type suspect struct {
@@ -69,15 +44,15 @@ func (l *lane) singly() bool {
 func (e *Engine) unknownRound(r *round) {
 	l, b := r.c.lane, r.c.b
 	if b.alone != nil {
-		b.alone.outage = false
+		b.alone.Outage = false
 		if i := r.c.idx[0]; len(r.stay) > 0 {
-			b.alone.note(i, b.msgs[i].Key, r.c.sentAt, false)
+			b.alone.Note(i, b.msgs[i].Key, r.c.sentAt, false)
 		}
 		return
 	}
 	b.rounds++
 	if b.rounds >= unknownRounds || b.parked {
-		b.alone = newSolo()
+		b.alone = solo.New()
 	}
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 }
@@ -88,7 +63,7 @@ func (e *Engine) unknownRound(r *round) {
 // enough; once it is over the suspects alone are sent singly.
 func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 	b, a := c.b, c.b.alone
-	over := a.outage && e.outageOver(a)
+	over := a.Outage && e.outageOver(a)
 	for {
 		i, resumes, suspects := e.nextAlone(l, c, over)
 		switch {
@@ -105,8 +80,8 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
 			return nil
 		}
-		again := a.outage && a.after >= 0
-		a.after, a.behind = -1, sets.Keys{}
+		again := a.Outage && a.After >= 0
+		a.After, a.Behind = -1, sets.Keys{}
 		if again {
 			continue
 		}
@@ -124,9 +99,9 @@ func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.
 	for n := 0; n < len(b.todo); n++ {
 		i := b.todo[n]
 		m := &b.msgs[i]
-		_, suspected := a.unknown[i]
+		_, suspected := a.Unknown[i]
 		suspects = suspects || suspected
-		if i <= a.after || a.behind.Has(m.Key) || stays.Has(m.Key) {
+		if i <= a.After || a.Behind.Has(m.Key) || stays.Has(m.Key) {
 			stays.Add(m.Key) // one before it in its key is unresolved
 			continue
 		}
@@ -151,9 +126,9 @@ func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.
 }
 
 // outageOver reports whether the outage that led to sending singly has ended.
-func (e *Engine) outageOver(a *solo) bool {
-	if a.proved || !a.scoped {
-		return a.proved
+func (e *Engine) outageOver(a *solo.Round) bool {
+	if a.Proved || !a.Scoped {
+		return a.Proved
 	}
 	for _, s := range e.scopes { // order does not matter
 		if s.open {
@@ -174,15 +149,15 @@ func (e *Engine) outageRound(r *round) {
 			return
 		}
 		i := r.c.idx[0]
-		b.alone.note(i, b.msgs[i].Key, r.c.sentAt, true)
+		b.alone.Note(i, b.msgs[i].Key, r.c.sentAt, true)
 		e.watched.Watch(e.placeOf(&b.msgs[i]))
 		e.watched.Watch(r.out.Destination)
 	case r.acked > 0:
 		b.outages = 0
 	default:
 		if b.outages++; b.outages >= unknownRounds {
-			b.alone = newSolo()
-			b.alone.outage, b.alone.scoped = true, len(e.scopes) > 0
+			b.alone = solo.New()
+			b.alone.Outage, b.alone.Scoped = true, len(e.scopes) > 0
 		}
 	}
 }
@@ -200,7 +175,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	}
 	before, tries := l.suspects[b.meta[i].Seq], 0
 	if b.alone != nil {
-		tries = b.alone.tries[i] + 1
+		tries = b.alone.Tries[i] + 1
 	}
 	at, seen := l.unknownAt(b, i)
 	works := c.proven || c.others && err.Destination == ""
@@ -282,7 +257,7 @@ func (e *Engine) silentOnes(l *lane, place string) (n int) {
 		return 0
 	}
 	for _, i := range b.todo {
-		if _, seen := b.alone.unknown[i]; seen && !b.alone.out[i] && e.placeOf(&b.msgs[i]) == place {
+		if _, seen := b.alone.Unknown[i]; seen && !b.alone.Out[i] && e.placeOf(&b.msgs[i]) == place {
 			n++
 		}
 	}
@@ -403,7 +378,7 @@ func (l *lane) unknownAt(b *batch, i int) (at time.Duration, seen bool) {
 	if b.alone == nil {
 		return 0, false
 	}
-	at, seen = b.alone.unknown[i]
+	at, seen = b.alone.Unknown[i]
 	return at, seen
 }
 
@@ -418,7 +393,7 @@ func (e *Engine) weigh(l *lane, c *call) {
 	place := e.placeOf(&c.b.msgs[i])
 	c.proven = e.works(place, at) || e.works(e.destination(place), at)
 	c.others = e.anyAck && e.ackSentAt > at
-	c.wasOut = c.b.alone != nil && c.b.alone.out[i]
+	c.wasOut = c.b.alone != nil && c.b.alone.Out[i]
 	if c.b.parked {
 		c.wasOut = l.suspects[c.b.meta[i].Seq].out
 	}
@@ -500,5 +475,5 @@ func (e *Engine) endWatch() {
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
 	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || e.scopes[""].isOut()
 	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
-		b.alone.tries[i] >= unknownRounds
+		b.alone.Tries[i] >= unknownRounds
 }

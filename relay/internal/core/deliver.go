@@ -23,6 +23,7 @@ type call struct {
 	sentAt   time.Duration
 	probes   []*scope
 	cut      bool // cancelled because the lease ran out
+	first    bool // nothing of its batch had been sent
 	proven   bool // its place acknowledged others since its one message was not, last
 	others   bool // the sink did
 	wasOut   bool // an outage was the answer, last
@@ -76,7 +77,7 @@ func (e *Engine) deliverNext(l *lane) {
 		if e.paused && !b.sent && !b.marking {
 			return
 		}
-		if b.alone != nil && b.alone.outage {
+		if b.alone != nil && b.alone.Outage {
 			e.absorb(l, b)
 		}
 		if !b.prepared {
@@ -107,7 +108,7 @@ func (e *Engine) deliverNext(l *lane) {
 			s.probe = c
 			c.probes = append(c.probes, s)
 		}
-		l.call, b.sent = c, true
+		l.call, c.first, b.sent = c, !b.sent, true
 		e.calls[c.id] = c
 		e.rate.Spend(e.now, l.id, len(msgs))
 		e.do(port.Deliver{ID: c.id, Lane: l.id, Msgs: e.marked(c, msgs), Timeout: e.cfg.DeliverTimeout})

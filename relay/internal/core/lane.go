@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/sets"
+	"github.com/postrider/postrider/relay/internal/solo"
 	"github.com/postrider/postrider/store"
 )
 
@@ -95,11 +96,11 @@ type batch struct {
 	requests  []int64
 	failed    sets.Keys // keys of a parked batch that failed in it
 
-	sent   bool // a call with some of it was made: the broker may have it
+	sent   bool // a call with some of it was made: the broker may have it, or an attempt counts
 	rounds int  // rounds that ended with an unknown fate
 	// outages counts calls in a row that an outage answered, with no acknowledgement.
 	outages int
-	alone   *solo
+	alone   *solo.Round
 
 	ahead bool // of messages ahead of the table: it settles nothing
 	stale bool // what is not sent of them is forgotten

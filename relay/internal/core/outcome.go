@@ -134,8 +134,22 @@ func (e *Engine) someFailed(c *call, errs []error) {
 		}
 	}
 	b.todo = sets.Merge(r.stay, sets.Without(b.todo, c.idx))
+	b.sent = !c.first || c.cut || b.suspect || len(r.stay) < before || !refused(errs)
 	e.tell(port.DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
 	e.holdAfter(r, len(r.stay) < before)
+}
+
+// refused reports whether the broker has none of the messages for certain.
+func refused(errs []error) bool {
+	for _, err := range errs {
+		if errors.Is(err, broker.ErrNotTried) {
+			continue
+		}
+		if c := broker.Classify(err).Class; c != broker.ClassOutage && c != broker.ClassThrottled {
+			return false
+		}
+	}
+	return true
 }
 
 // takeAcks goes first: what an error means depends on what else went well.
@@ -295,7 +309,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 func (b *batch) proven() {
 	b.outages = 0
 	if b.alone != nil {
-		b.alone.proved = true
+		b.alone.Proved = true
 	}
 }
 

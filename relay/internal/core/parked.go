@@ -94,7 +94,7 @@ func (e *Engine) dueFirst(l *lane) bool {
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
-		if len(l.requests) > 0 && l.done < len(l.queue) && !l.queue[l.done].sent && e.sinkHeld() {
+		if len(l.requests) > 0 && l.done < len(l.queue) && !l.queue[l.done].sent && e.holdsBack(l) {
 			e.shed(l) // it is read again
 		}
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {

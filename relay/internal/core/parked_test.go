@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -524,5 +525,39 @@ func TestAnOldViewIsReadAgain(t *testing.T) {
 		if rd.Reads[0].Parked {
 			t.Errorf("%+v is read of a lane with nothing parked", rd.Reads[0])
 		}
+	}
+}
+
+// An act of a person is executed while the broker, or the destination of its lane, is
+// down, and nothing of the lane is sent before it counts.
+// Promises: C, S
+func TestActsDoNotWaitForAnOutage(t *testing.T) {
+	for _, destination := range []string{"", "orders"} {
+		t.Run(destination, func(t *testing.T) {
+			out := broker.Outage(errTest, "o1", destination)
+			r := newRig(t, port.Config{})
+			r.lead(1)
+			r.read(r.batch(0, "p1", keys(40)...))
+			r.deliver(slices.Repeat([]error{out}, 40)...)
+			for end := r.now + time.Minute; r.now < end; {
+				r.now += 10 * time.Millisecond
+				r.step(port.Tick{})
+				if l, ok := maybe[port.Lease](r); ok {
+					r.step(port.Leased{ID: l.ID, Grant: r.grant(store.Request{ID: 7, Lane: 0})})
+				}
+				if d, ok := maybe[port.Deliver](r); ok {
+					r.step(port.Delivered{ID: d.ID, Errs: slices.Repeat([]error{out}, len(d.Msgs))})
+				}
+				if s, ok := maybe[port.Settle](r); ok {
+					wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
+					r.step(port.Settled{ID: s.ID})
+					if rd := r.parkedRead(); rd.Reads[0].Keys != nil {
+						t.Errorf("read %+v, want the view first", rd)
+					}
+					return
+				}
+			}
+			t.Error("the act was not executed within a minute of the outage")
+		})
 	}
 }

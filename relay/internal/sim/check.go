@@ -163,25 +163,26 @@ func (c *checker) gap(m *msg, value string) {
 }
 
 // sending checks what a core starts to send: only under a lease that the
-// database still counts, and never more than the window beyond what is settled.
+// database still counts, and never more than the window beyond what is settled. What the
+// broker refused for certain does not count: nothing of it can be sent twice.
 func (c *checker) sending(n *node, a port.Deliver) {
 	if owner := c.w.db.Held()[a.Lane]; owner != n.boot && !c.w.mutant.shared() {
 		c.fail("Z", "node %d (%s) sends in lane %d, which is held by %q", n.index, n.boot, a.Lane, owner)
 	}
 	sent := n.sent[a.Lane]
 	if sent == nil {
-		sent = map[string]bool{}
+		sent = map[string]int{}
 		n.sent[a.Lane] = sent
 	}
 	for _, m := range a.Msgs {
-		sent[m.ID] = true
+		sent[m.ID]++
 		if c.w.db.Paused(a.Lane, m.Key) {
 			c.fail("C", "node %d sends message %s of key %q, which a person has paused", n.index, m.ID, m.Key)
 		}
 	}
 	open := 0
 	for _, id := range c.w.db.PendingIDs(a.Lane) {
-		if sent[id] {
+		if sent[id] > 0 {
 			open++
 		}
 	}
@@ -412,7 +413,7 @@ func (n *node) incidents() {
 func (n *node) unsettled() bool {
 	for l, sent := range n.sent {
 		for _, id := range n.w.db.PendingIDs(l) {
-			if m := n.w.check.msgs[id]; sent[id] && m != nil && m.copies > 0 {
+			if m := n.w.check.msgs[id]; sent[id] > 0 && m != nil && m.copies > 0 {
 				return true
 			}
 		}

@@ -35,10 +35,10 @@ type node struct {
 	suspended   bool
 	queue       []event
 	sessions    map[port.ID]*session
-	sent        map[store.Lane]map[string]bool // delivered by this boot, perhaps not settled
-	calls       map[port.ID]store.Lane         // deliveries begun by this boot
-	identity    string                         // of the last lease that was answered
-	knowing     *memstore.Store                // the store as of that identity
+	sent        map[store.Lane]map[string]int // calls of this boot that the broker did not refuse, by message, perhaps not settled
+	calls       map[port.ID]store.Lane        // deliveries begun by this boot
+	identity    string                        // of the last lease that was answered
+	knowing     *memstore.Store               // the store as of that identity
 
 	waits  port.ID       // the newest Wait
 	stream int           // counts the log's streams that were opened or broke
@@ -59,7 +59,7 @@ func (n *node) start() {
 	n.boot = fmt.Sprintf("boot-%d", w.boots)
 	n.began, n.slept, n.wall, n.drained = w.now, 0, 0, false
 	n.sessions, n.queue = map[port.ID]*session{}, nil
-	n.sent = map[store.Lane]map[string]bool{}
+	n.sent = map[store.Lane]map[string]int{}
 	n.calls, n.identity = map[port.ID]store.Lane{}, ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
 	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })

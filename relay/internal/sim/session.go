@@ -32,9 +32,10 @@ type session struct {
 	next    int
 	broken  map[string]bool
 	started time.Duration
-	wire    int  // messages that arrive although the sender is paused or dead
-	gone    bool // answered, cancelled or cut
-	orphan  bool // the sender is dead
+	sent    map[string]int // of the lane, as of the call
+	wire    int            // messages that arrive although the sender is paused or dead
+	gone    bool           // answered, cancelled or cut
+	orphan  bool           // the sender is dead
 }
 
 var (
@@ -47,7 +48,7 @@ func (n *node) deliver(a port.Deliver) {
 	w.check.sending(n, a)
 	s := &session{
 		w: w, n: n, boot: n.boot, id: a.ID, lane: a.Lane, msgs: slices.Clone(a.Msgs),
-		errs: make([]error, len(a.Msgs)), broken: map[string]bool{}, started: w.now,
+		errs: make([]error, len(a.Msgs)), broken: map[string]bool{}, started: w.now, sent: n.sent[a.Lane],
 	}
 	for i := range s.msgs {
 		if m := &s.msgs[i]; w.mutant.without != "" && m.Headers[w.mutant.without] != "" {
@@ -238,6 +239,12 @@ func (s *session) answer() {
 	delete(s.n.sessions, s.id)
 	if s.w.mutant.ackEarly {
 		return
+	}
+	for i, err := range s.errs {
+		c := broker.Classify(err)
+		if errors.Is(err, broker.ErrNotTried) || err != nil && (c.Class == broker.ClassOutage || c.Class == broker.ClassThrottled) {
+			s.sent[s.msgs[i].ID]--
+		}
 	}
 	errs := s.w.mutant.delivered(s.errs)
 	s.n.post(s.w.latency(), port.Delivered{ID: s.id, Errs: errs})
