@@ -16,7 +16,7 @@ import (
 // mayAhead reports whether messages of the lane may go ahead: nothing is wrong.
 func (e *Engine) mayAhead(l *lane) bool {
 	return e.cfg.Store.Ahead && e.cfg.Claim == nil && !e.wary && len(e.scopes)+e.rows.Len() == 0 && !e.ending(l) && !l.stopped &&
-		l.crashes == 0 && l.narrow == 0 && l.hold == pause{} && len(l.suspects) == 0 && !l.stuck()
+		l.crashes == 0 && l.narrow == 0 && l.hold == pause{} && l.resumes == 0 && len(l.suspects) == 0 && !l.stuck()
 }
 
 // ending reports whether nothing new of the lane is to be begun.

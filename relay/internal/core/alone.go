@@ -77,7 +77,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			b.alone, b.outages = nil, 0
 			return e.chunkSlow(l, c)
 		case resumes > 0:
-			l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
+			l.resumes = max(resumes, e.now+e.cfg.OutageBase)
 			return nil
 		}
 		again := a.Outage && a.After >= 0
@@ -344,15 +344,15 @@ func (e *Engine) crowded(l *lane) bool {
 	return false
 }
 
-// absorb joins the next batch of the lane to b.
-func (e *Engine) absorb(l *lane, b *batch) {
+// absorb joins the next batch of the lane to b, and reports whether it did.
+func (e *Engine) absorb(l *lane, b *batch) bool {
 	if l.done+1 >= len(l.queue) || b.parked {
-		return
+		return false
 	}
 	next := l.queue[l.done+1]
 	if next.ahead {
 		e.forgetAhead(l)
-		return
+		return false
 	}
 	n := len(b.msgs)
 	b.msgs = append(b.msgs[:n:n], next.msgs...)
@@ -366,6 +366,7 @@ func (e *Engine) absorb(l *lane, b *batch) {
 	b.bytes += next.bytes
 	b.pos, b.end, b.prepared = next.pos, next.end, false
 	l.queue = slices.Delete(l.queue, l.done+1, l.done+2)
+	return true
 }
 
 // unknownAt is when message i of the batch was sent alone last and its fate stayed

@@ -367,3 +367,27 @@ func TestAMessageWithoutAKeyTriesADestinationThatIsDown(t *testing.T) {
 		t.Error("the message without a key was not delivered within a minute")
 	}
 }
+
+// down answers that the topic "down" is unavailable.
+func down(m *postrider.Message, _ int) error {
+	if m.Topic == "down" {
+		return broker.Outage(errTest, "down", "down")
+	}
+	return nil
+}
+
+// Rare messages of a destination that works do not wait behind one that is down, however
+// many lanes there are.
+// Promises: S
+func TestRareMessagesDoNotWaitForAnotherDestination(t *testing.T) {
+	const lanes = 64
+	s := newStage(t, port.Config{}, lanes, down)
+	for lane := range store.Lane(lanes) {
+		s.comes(0, lane, "a@down", "b@down", "c@down", "d@down", "e@down", "f@down", "g@down", "h@down", "i@down")
+	}
+	s.until(10*time.Minute, func() bool { return false })
+	rare := s.comes(s.now-s.began, s.e.probed, "x@other")[0] // 63 other lanes probe before this one
+	if !s.until(time.Minute, func() bool { return s.acked[rare] > 0 }) {
+		t.Errorf("a message of another destination is not sent within a minute")
+	}
+}

@@ -188,7 +188,7 @@ func (e *Engine) mayBegin(l *lane) bool {
 	if l.queue[l.done].suspect && !e.brokerLives() && e.now < e.startedAt+crashSign {
 		return false
 	}
-	return e.abandoned[l.id] == 0 && e.now >= l.hold.until && !e.sinkHeld() && (!e.paused || l.queue[l.done].sent)
+	return e.abandoned[l.id] == 0 && !e.holdsBack(l) && (!e.paused || l.queue[l.done].sent)
 }
 
 // brokerLives reports whether the broker has given this instance a sign of life. A

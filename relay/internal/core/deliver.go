@@ -65,7 +65,7 @@ func (e *Engine) planDeliver() {
 }
 
 func (e *Engine) deliverNext(l *lane) {
-	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= l.hold.until {
+	for l.call == nil && l.done < len(l.queue) && e.abandoned[l.id] == 0 && e.now >= max(l.hold.until, l.resumes) {
 		b := l.queue[l.done]
 		if b.suspect != (e.only == l) {
 			return
@@ -93,11 +93,12 @@ func (e *Engine) deliverNext(l *lane) {
 		c := &call{id: e.id(), lane: l, laneID: l.id, b: b, sentAt: e.now}
 		msgs := e.chunk(l, c)
 		if len(msgs) == 0 {
-			if !b.resolved() {
-				return // held back by a destination; l.hold says until when
+			if !b.resolved() && !(l.resumes > e.now && e.absorb(l, b)) {
+				return // held back by a destination; l.resumes says until when
 			}
 			continue
 		}
+		l.resumes = 0
 		if b.suspect && !e.mark(l, c) {
 			return
 		}
@@ -201,7 +202,7 @@ func (e *Engine) chunk(l *lane, c *call) []postrider.Message {
 
 // fits adds message i to a call that holds n of size bytes, if it may.
 func (e *Engine) fits(b *batch, i, n int, size *int) bool {
-	if s := e.cfg.Sink.MaxBatch; s > 0 && n >= s {
+	if s := e.cfg.Sink.MaxBatch; s > 0 && n >= s || n >= e.cfg.Page { // of batches that were joined
 		return false
 	}
 	if s := e.cfg.Sink.MaxBatchBytes; s > 0 {
@@ -250,7 +251,7 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 	}
 	b.todo = keep
 	if len(msgs) == 0 && len(keep) > 0 {
-		l.hold.until = max(resumes, e.now+e.cfg.OutageBase)
+		l.resumes = max(resumes, e.now+e.cfg.OutageBase)
 	}
 	return msgs
 }

@@ -182,7 +182,7 @@ func (l *lane) begun() int {
 }
 
 // holdsBack reports whether the lane's deliveries pause, or the sink's.
-func (e *Engine) holdsBack(l *lane) bool { return e.now < l.hold.until || e.sinkHeld() }
+func (e *Engine) holdsBack(l *lane) bool { return e.now < max(l.hold.until, l.resumes) || e.sinkHeld() }
 
 // shed drops the batches of a lane that were not begun: the next owner sends them.
 // A batch of which something was acknowledged is kept, since to send it again would
@@ -210,7 +210,7 @@ func (e *Engine) shed(l *lane) {
 		return
 	}
 	for _, b := range l.queue[keep:] {
-		l.refresh = l.refresh || b.parked // it is due still, and no longer known to be
+		l.refresh = l.refresh || b.parked || len(b.parks) > 0 // it is due still, and no longer known to be
 		e.forget(l, b)
 	}
 	l.rewind(keep)

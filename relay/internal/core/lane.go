@@ -29,8 +29,9 @@ type lane struct {
 	idle     bool // the last read found the end
 	msgs     int
 	bytes    int
-	size     int   // bytes per message of the newest batch
-	hold     pause // deliveries pause
+	size     int           // bytes per message of the newest batch
+	hold     pause         // deliveries pause
+	resumes  time.Duration // when a destination may be tried that its first batch waits for; others are read, 0: none
 
 	doneMsgs  int
 	doneBytes int
@@ -159,7 +160,7 @@ func (e *Engine) finish(l *lane) {
 		return
 	}
 	l.done++
-	l.hold = pause{}
+	l.hold, l.resumes = pause{}, 0
 	e.endWatch()
 	if len(b.msgs) == 0 && len(b.requests) == 0 {
 		if l.emptyAt == 0 {

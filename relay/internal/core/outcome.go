@@ -299,7 +299,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 	switch {
 	case r.outage != nil || len(r.stay) == 0:
 	case r.resumes != nil:
-		l.hold.until = max(l.hold.until, r.resumes.pause.until)
+		l.resumes = r.resumes.pause.until
 	case !progress:
 		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	}

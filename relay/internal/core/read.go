@@ -356,7 +356,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 
 func (e *Engine) enqueue(l *lane, b *batch) {
 	e.wary = e.wary || b.suspect
-	l.queue = append(l.queue, b)
+	l.queue, l.resumes = append(l.queue, b), min(l.resumes, e.now) // it may go past what waits
 	l.msgs += len(b.msgs)
 	l.bytes += b.bytes
 	e.msgs += len(b.msgs)

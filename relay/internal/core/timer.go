@@ -48,6 +48,7 @@ func (e *Engine) laneTimes(at func(time.Duration)) {
 	done, dirty, oldest := 0, 0, time.Duration(0)
 	for _, l := range e.held {
 		at(l.hold.until)
+		at(l.resumes)
 		if l.hasDue {
 			at(l.due)
 		}
