@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider"
-	"github.com/postrider/postrider/admin"
 	"github.com/postrider/postrider/cmd/postrider/internal/config"
 	"github.com/postrider/postrider/cmd/postrider/internal/open"
 	"github.com/postrider/postrider/cmd/postrider/internal/telemetry"
@@ -62,7 +61,7 @@ func TestInvalidPayloadsAreCountedOnce(t *testing.T) {
 			Store: "memory:", Broker: "memory:", Format: "plain", Schemas: dir,
 			Routes: []config.Rule{{Rule: route.Rule{Name: "all", Validate: route.Warn}}},
 		}}}}
-		u, err := p.openUnit(p.Relays[0], make(map[string]*admin.KeeperOptions), &telemetry.Export{})
+		u, err := p.openUnit(p.Relays[0], &telemetry.Export{})
 		if err != nil {
 			t.Fatal(err)
 		}

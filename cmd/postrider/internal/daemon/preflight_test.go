@@ -33,7 +33,7 @@ func (s oneTopic) Info() broker.Info {
 	}}
 }
 
-// TestARelayThatCanSendDoesNotEnd: the newest messages have no destination. A relay goes on if an older one has, and
+// TestARelayThatCanSendDoesNotEnd: the newest messages have no destination. A relay continues if an older one has, and
 // ends if none has.
 //
 // Promises: S

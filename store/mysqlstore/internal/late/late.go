@@ -32,8 +32,8 @@ func Among(came []Row, noted holes.Set) []Row {
 	return slices.DeleteFunc(slices.Clone(came), func(r Row) bool { return !noted.Has(r.Seq) })
 }
 
-// Refusal remembers by which error the server refused to have such rows read again. Its zero value
-// has none. It is safe for concurrent use.
+// Refusal keeps the error with which the server refused another read of such rows. The zero value
+// is ready to use. It is safe for concurrent use.
 type Refusal struct {
 	mu  sync.Mutex
 	err error

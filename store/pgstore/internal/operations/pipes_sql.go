@@ -13,7 +13,7 @@ import (
 func (st *pipeTexts) pipesSQL(q func(string) string) {
 	st.pipeLock = q(`LOCK TABLE {{schema}}.pipe IN EXCLUSIVE MODE`)
 	st.pipeFind = q(db.FindPipe)
-	// A change of partitions passes over the numbers behind the last row of the one that it leaves.
+	// When a partition is left, the numbers between its last row and the next partition are passed over.
 	st.pipeList = q(`SELECT to_jsonb(p)::text,
  (SELECT count(*) FROM {{schema}}.relay r WHERE r.pipe = p.name AND ` + db.Alive("r.") + `),
  greatest(s.at - m.pos - (SELECT coalesce(sum(f.above - 1 - coalesce(last.seq, greatest(f.below - 1, m.pos))), 0) FROM (
