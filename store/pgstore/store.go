@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/store"
+	"github.com/postrider/postrider/store/internal/portions"
 	"github.com/postrider/postrider/store/internal/xids"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
@@ -15,7 +16,6 @@ import (
 	"github.com/postrider/postrider/store/pgstore/internal/migrate"
 	"github.com/postrider/postrider/store/pgstore/internal/operations"
 	"github.com/postrider/postrider/store/pgstore/internal/tail"
-	"github.com/postrider/postrider/store/pgstore/internal/views"
 )
 
 // Defaults of Options.
@@ -51,7 +51,7 @@ type Store struct {
 	sql  statements
 
 	carry    operations.Executes // requests of people, executed by Settle
-	views    views.Views
+	views    *portions.Reader
 	migrator *migrate.Migrator
 	office   ops.Office
 
@@ -91,7 +91,7 @@ var _ store.Store = (*Store)(nil)
 // instances. After two unanswered heartbeats in a row, all connections of the pool are
 // replaced ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
-	s := &Store{pace: pace{least: spanRows, pause: spanRest}}
+	s := &Store{pace: pace{least: spanRows, pause: spanRest}, views: portions.New(db.TimedOut, db.Damaged)}
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts

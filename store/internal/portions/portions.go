@@ -1,6 +1,6 @@
-// Package views decides which views of lanes a heartbeat reads, in which portions and for how
+// Package portions decides which views of lanes a heartbeat reads, in which portions and for how
 // long: what the owner of a lane must know of its parked records before it works there.
-package views
+package portions
 
 import (
 	"fmt"
@@ -10,16 +10,26 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
-// Views remembers between heartbeats which views could not be read. The zero value remembers none. It is
-// safe for concurrent use.
-type Views struct {
+// Reader reads views, and remembers between heartbeats which of them could not be read. It is safe
+// for concurrent use.
+type Reader struct {
+	slow, damaged func(error) bool
+
 	mu   sync.Mutex
 	next store.Lane           // with which the next heartbeat begins: behind one whose view could not be read
 	bad  map[store.Lane]error // why views could not be read
 	acts error                // by which acts in lanes without a view failed last
+}
+
+// New returns a reader. slow reports whether an error says that a view took longer than its limit, and damaged
+// whether its records cannot be read at all; nil: no error does. Every other error ends a heartbeat's reading.
+func New(slow, damaged func(error) bool) *Reader {
+	if damaged == nil {
+		damaged = func(error) bool { return false }
+	}
+	return &Reader{slow: slow, damaged: damaged}
 }
 
 const (
@@ -34,11 +44,11 @@ const (
 // thousands of records are parked. read is told how long it may take; a lane whose view takes longer, or
 // cannot be read, is passed over, and the next call begins behind it. end is when the heartbeat must end,
 // zero if nobody knows. Any other error of read ends the call.
-func (v *Views) Read(lanes []store.Lane, ttl time.Duration, end time.Time, read func(page []store.Lane, limit time.Duration) error) (done map[store.Lane]bool, err error) {
+func (v *Reader) Read(lanes []store.Lane, ttl time.Duration, end time.Time, read func(page []store.Lane, limit time.Duration) error) (done map[store.Lane]bool, err error) {
 	v.mu.Lock()
 	from := max(slices.IndexFunc(lanes, func(l store.Lane) bool { return l >= v.next }), 0)
 	v.mu.Unlock()
-	done, bad, next, err := portions(slices.Concat(lanes[from:], lanes[:from]), ttl, end, read)
+	done, bad, next, err := v.portions(slices.Concat(lanes[from:], lanes[:from]), ttl, end, read)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for lane, why := range v.bad {
@@ -52,7 +62,7 @@ func (v *Views) Read(lanes []store.Lane, ttl time.Duration, end time.Time, read 
 
 // portions reads pages of lanes. It returns which were read, which could not be read, and with which lane to
 // begin the next time.
-func portions(lanes []store.Lane, ttl time.Duration, end time.Time, read func(page []store.Lane, limit time.Duration) error) (done map[store.Lane]bool, bad map[store.Lane]error, next store.Lane, err error) {
+func (v *Reader) portions(lanes []store.Lane, ttl time.Duration, end time.Time, read func(page []store.Lane, limit time.Duration) error) (done map[store.Lane]bool, bad map[store.Lane]error, next store.Lane, err error) {
 	start, size, most := time.Now(), 1, atOnce
 	stop := start.Add(ttl * 3 / 8)
 	if early := end.Add(-ttl / 16); !end.IsZero() && early.Before(stop) { // acts in lanes without a view take time too
@@ -74,7 +84,7 @@ func portions(lanes []store.Lane, ttl time.Duration, end time.Time, read func(pa
 		err := read(page, limit)
 		switch {
 		case err == nil:
-		case !db.TimedOut(err) && !db.Damaged(err):
+		case !v.slow(err) && !v.damaged(err):
 			return done, bad, page[0] + 1, err
 		case len(page) > 1:
 			size, most = 1, 1
@@ -94,7 +104,7 @@ func portions(lanes []store.Lane, ttl time.Duration, end time.Time, read func(pa
 }
 
 // Acted records how acts in lanes without a view ended.
-func (v *Views) Acted(err error) {
+func (v *Reader) Acted(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.acts = err
@@ -102,12 +112,12 @@ func (v *Views) Acted(err error) {
 
 // Trouble lists the lanes whose views could not be read, in words for a person, and what failed
 // in them.
-func (v *Views) Trouble() (all []string) {
+func (v *Reader) Trouble() (all []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, lane := range slices.Sorted(maps.Keys(v.bad)) {
 		text := fmt.Sprintf("lane %d is not delivered: its parked records could not be read in time; discard some of them, or raise --lease-ttl", lane)
-		if why := v.bad[lane]; !db.TimedOut(why) {
+		if why := v.bad[lane]; !v.slow(why) {
 			text = fmt.Sprintf("lane %d is not delivered: its parked records could not be read: %v", lane, why)
 		}
 		all = append(all, text)
