@@ -262,6 +262,8 @@ func healthLine(log *slog.Logger, f port.HealthChanged) {
 	switch {
 	case f.Part != "store" && f.Down:
 		log.Warn("destination unavailable", append(args, "error", f.Err)...)
+	case f.Untried:
+		log.Info("destination not held any more", append(args, "reason", "nothing was sent there for minutes")...)
 	case f.Part != "store":
 		log.Info("destination available again", args...)
 	case f.Down:

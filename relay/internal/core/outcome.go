@@ -294,7 +294,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 	}
 	if s := e.scopes[""]; s.isOut() && s.probe == c && (progress || others || r.out != nil && r.outage == nil) {
 		delete(e.scopes, "") // it answered, if not kindly
-		e.sinkWorks()
+		e.sinkWorks(false)
 	}
 	switch {
 	case r.outage != nil || len(r.stay) == 0:

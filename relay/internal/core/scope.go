@@ -130,18 +130,18 @@ func (e *Engine) recover(c *call, topic string) {
 		}
 		e.rows.Works(name)
 		if s != nil {
-			e.drop(s)
+			e.drop(s, false)
 		}
 	}
 }
 
-// drop closes a scope, and forgets which topics lead there.
-func (e *Engine) drop(s *scope) {
+// drop closes a scope, and forgets which topics lead there. untried: nobody knows whether it works.
+func (e *Engine) drop(s *scope, untried bool) {
 	if s.braked {
 		e.tell(port.BrakeChanged{Destination: s.name, Code: s.code})
 	}
 	if s.open && s.name != "" {
-		e.tell(port.HealthChanged{Part: "destination " + s.name})
+		e.tell(port.HealthChanged{Part: "destination " + s.name, Untried: untried})
 	}
 	delete(e.scopes, s.name)
 	e.parked.freed = true
@@ -172,10 +172,10 @@ func (e *Engine) planScopes() {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		e.drop(e.scopes[name])
+		e.drop(e.scopes[name], true)
 	}
 	if at := e.sink.Failed; at > 0 && e.scopes[""] == nil && e.now >= max(at, e.restFrom)+rest && !e.unresolved() {
-		e.sinkWorks()
+		e.sinkWorks(true)
 	}
 }
 
@@ -231,7 +231,7 @@ func (e *Engine) noteAck(c *call, topic string) {
 	e.lastAck, e.anyAck = e.now, true
 	e.ackSentAt = max(e.ackSentAt, c.sentAt)
 	if c.sentAt >= e.sink.At {
-		e.sinkWorks()
+		e.sinkWorks(false)
 	}
 	e.acked.Acked(e.now, topic)
 }
@@ -248,8 +248,8 @@ func (e *Engine) sinkFails(err error) {
 	}
 }
 
-func (e *Engine) sinkWorks() {
-	if f := e.sink.Works(); f != nil {
+func (e *Engine) sinkWorks(untried bool) {
+	if f := e.sink.Works(untried); f != nil {
 		e.tell(f)
 	}
 }

@@ -59,6 +59,16 @@ func (r *rig) wantDown(when, part string, want ...bool) {
 	wantEqual(r.t, part+" "+when, fmt.Sprint(got), fmt.Sprint(want))
 }
 
+// wantUntried checks that nobody is told that the part works: it was not tried.
+func (r *rig) wantUntried(part string) {
+	r.t.Helper()
+	for _, f := range factsOf[port.HealthChanged](r) {
+		if f.Part == part && !f.Down {
+			wantEqual(r.t, part+" was not tried", f.Untried, true)
+		}
+	}
+}
+
 // A destination, or the sink, is down no more once nothing here waits for it: its lane has
 // moved to another instance, which alone sees the acknowledgement.
 //
@@ -78,6 +88,7 @@ func TestADestinationThatNoCallTriesIsForgotten(t *testing.T) {
 			r.moveAway()
 			r.rest(5*time.Minute, errNotTried)
 			r.wantDown("when it has gone", part, true, false)
+			r.wantUntried(part)
 			wantEqual(t, "scopes and topics", len(r.e.scopes)+len(r.e.dests), 0)
 		})
 	}
@@ -96,6 +107,7 @@ func TestASilentSinkThatNoCallTriesIsForgotten(t *testing.T) {
 	r.moveAway()
 	r.rest(5*time.Minute, errNotTried)
 	r.wantDown("when it has gone", "sink", true, false)
+	r.wantUntried("sink")
 }
 
 // A brake that is forgotten holds again at the first rejection: no message more dies.

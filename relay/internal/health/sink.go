@@ -31,11 +31,12 @@ func (h *Sink) Fails(now time.Duration, err error) port.Fact {
 	return nil
 }
 
-// Works records an acknowledgement. It returns the fact to report, or nil.
-func (h *Sink) Works() port.Fact {
+// Works records an acknowledgement, or untried, that nothing was sent for long. It returns the
+// fact to report, or nil.
+func (h *Sink) Works(untried bool) port.Fact {
 	if !h.down {
 		return nil
 	}
 	h.down, h.Failed = false, 0
-	return port.HealthChanged{Part: "sink"}
+	return port.HealthChanged{Part: "sink", Untried: untried}
 }

@@ -73,13 +73,15 @@ type (
 	}
 	// HealthChanged: "store", "sink" or "destination NAME" stopped (Down) or
 	// started to work. Sent once per change. For a store that recovers, After is
-	// the length of the outage, and NewHistory reports a changed history.
+	// the length of the outage, and NewHistory reports a changed history. Untried:
+	// nothing was sent there for minutes, so nobody knows whether it works.
 	HealthChanged struct {
 		Part       string
 		Down       bool
 		Err        error
 		After      time.Duration
 		NewHistory bool
+		Untried    bool
 	}
 	// StoreAnswers: the store works, or fails with Err, as probes should see it.
 	// HealthChanged reports the end of a frequent outage later.
