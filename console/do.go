@@ -152,8 +152,8 @@ func (q *request) first(once, reason string) error {
 	return nil
 }
 
-// undone reports whether an error says that nothing was done. Of others, such as a database that
-// took too long, nobody knows.
+// undone reports whether an error means that the act had no effect. Another error, such as a timeout of
+// the database, leaves the effect unknown.
 func undone(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) || errors.Is(err, ops.ErrInvalidOrder) || errors.Is(err, ops.ErrUnsupported) || errors.Is(err, store.ErrNotFound)

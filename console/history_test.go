@@ -40,11 +40,32 @@ func (p *past) Points(_ context.Context, since time.Time, _ time.Duration) (foun
 	return found, p.fail
 }
 
+// shown returns a console whose one outbox has that history.
+func (p *past) shown(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, "", nil)
+	office := *memstore.New(nil).Office()
+	office.History = p
+	c := console.New([]console.Outbox{{Name: "shop", Store: memstore.New(nil), Office: &office}}, &console.Options{
+		Authenticate: func(_ *http.Request) (console.User, error) {
+			return console.User{Name: "ann", Role: console.Viewer}, nil
+		},
+	})
+	t.Cleanup(c.Close)
+	r.serve(c)
+	return r
+}
+
+// line returns the path of a chart's line.
+func line(body, name string) string {
+	_, path, _ := strings.Cut(body, `data-path="`+name+`" d="`)
+	path, _, _ = strings.Cut(path, `"`)
+	return path
+}
+
 // Charts of two days and of five weeks show what the store has kept, with a gap where nobody
 // looked, and the choice leads from one to the other.
 func TestChartsShowHistory(t *testing.T) {
-	r := newRig(t, "", nil)
-	office := *memstore.New(nil).Office()
 	h := &past{}
 	now := time.Now()
 	for i := range 2000 {
@@ -54,22 +75,14 @@ func TestChartsShowHistory(t *testing.T) {
 		}
 		h.all = append(h.all, ops.Point{At: at, Lag: 4 * time.Second, Delivered: int64(i * 60), Dead: 3, Blocked: 2, Drawn: int64(i * 60)})
 	}
-	office.History = h
-	c := console.New([]console.Outbox{{Name: "shop", Store: memstore.New(nil), Office: &office}}, &console.Options{
-		Authenticate: func(_ *http.Request) (console.User, error) {
-			return console.User{Name: "ann", Role: console.Viewer}, nil
-		},
-	})
-	t.Cleanup(c.Close)
-	r.serve(c)
+	r := h.shown(t)
 	_, body := r.get("/o/shop/?span=2d")
 	for _, want := range []string{`aria-current="true">2 d<`, `data-events="./../../o/shop/events?span=2d"`, `href="?span=5w"`, `data-path="stuck-keys" d="M`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the overview has no %q", want)
 		}
 	}
-	path := body[strings.Index(body, `data-path="lag-lag" d="`)+len(`data-path="lag-lag" d="`):]
-	path = path[:strings.IndexByte(path, '"')]
+	path := line(body, "lag-lag")
 	if n := strings.Count(path, "M"); n != 2 {
 		t.Errorf("the line has %d parts, want 2: %.300s", n, path)
 	}
@@ -91,6 +104,26 @@ func TestChartsShowHistory(t *testing.T) {
 	h.mu.Unlock()
 	if status, _ := r.get("/o/shop/?span=5w"); status != 200 {
 		t.Errorf("without its history the page has status %d", status)
+	}
+}
+
+// A change of partitions passes over numbers, so the difference of two numbers is no count of messages there: the
+// line has a gap.
+func TestNumbersThatBeginAnewAreNoRate(t *testing.T) {
+	h := &past{}
+	now := time.Now()
+	for i := range 600 {
+		p := ops.Point{At: now.Add(-time.Duration(600-i) * time.Minute), Delivered: int64(i * 60), Pending: 2000, Capped: true, Drawn: int64(40_000 + i*60)}
+		if i >= 300 {
+			p.Drawn = int64(1 + (i-300)*60)
+		}
+		h.all = append(h.all, p)
+	}
+	r := h.shown(t)
+	_, body := r.get("/o/shop/?span=2d")
+	path := line(body, "rate-in")
+	if n := strings.Count(path, "M"); n != 2 {
+		t.Errorf("the line has %d parts, want 2: %.300s", n, path)
 	}
 }
 

@@ -112,7 +112,7 @@ func (q *request) messagePage() (page, error) {
 	return p, nil
 }
 
-// perhapsKeyError says that there is no message of an id, which may be a key.
+// perhapsKeyError is the error for an id that no message has. The text may be a key.
 type perhapsKeyError struct {
 	error
 	key string

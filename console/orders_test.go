@@ -142,7 +142,7 @@ func TestOrdersBehindTheirLanes(t *testing.T) {
 	r = rigOf(t, st, far.office(st), ann)
 	_, body = r.get("/o/shop/orders")
 	if strings.Contains(body, given) || !strings.Contains(body, "orders?before=3\"") {
-		t.Errorf("behind 20,000 other entries the page says that there is no order, or leads no further:\n%s", body)
+		t.Errorf("behind 20,000 other entries the page claims that no order exists, or has no link to older ones:\n%s", body)
 	}
 	if _, body = r.get("/o/shop/orders?before=3"); !strings.Contains(body, "shop/order?id=1\"") {
 		t.Errorf("the next page has no order:\n%s", body)

@@ -20,8 +20,8 @@ type excuses struct {
 	used map[string]int
 }
 
-// mostExcuses bounds the number of remembered messages. Above it any one is forgotten: its
-// excuses begin anew, which delays its dead letter, and never makes one.
+// mostExcuses bounds the number of remembered messages. Above it an arbitrary one is forgotten: its
+// count starts again at 0, so its dead letter comes later, and no message becomes one for it.
 const mostExcuses = 10_000
 
 func (e *excuses) take(id string, limit int) bool {

@@ -103,7 +103,7 @@ func TestGuideDebezium(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.N <= last[e.Key] && string(r.Key) == e.Key && strings.Contains(g.said.String(), "lease lapsed") {
-			repeated++ // what was in flight then is sent again
+			repeated++ // it was in flight when the lease lapsed
 			continue
 		}
 		if e.N != last[e.Key]+1 || string(r.Key) != e.Key {

@@ -17,8 +17,8 @@ const (
 	page  = 1000
 )
 
-// Find returns the entries of orders that are older than an entry of the journal, the newest first;
-// before 0: the newest of all. next is the entry before which there may be more, 0: there are none.
+// Find returns the journal's entries of orders, the newest first, up to Shown. before limits them to entries older
+// than that one; 0 sets no limit. next is the value of before for the following page, 0 after the last page.
 func Find(ctx context.Context, j ops.Journal, pipe string, before int64) (found []ops.JournalEntry, next int64, err error) {
 	query := ops.JournalQuery{Pipe: pipe, Before: before, Limit: page}
 	for range Read / page {

@@ -37,7 +37,7 @@ type unit struct {
 	meter   *metrics
 	log     *slog.Logger
 	close   func()
-	watch   func(context.Context, *slog.Logger) // what the sink was opened with; may be nil
+	watch   func(context.Context, *slog.Logger) // takes over changes of the file of endpoints; nil: the sink has none
 }
 
 // Memory that the messages in flight of all relays of a process may take, and how
