@@ -33,7 +33,6 @@ const removeSent = `DELETE FROM postrider_outbox WHERE seq IN (SELECT seq FROM (
 func TestTheViewKnowsHoles(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {
 		db := newOutbox(t, server, 1)
-		const insert = `INSERT INTO postrider_outbox (topic) VALUES ('t')`
 		late := hole(t, db)
 		s := New(db, nil)
 		g := lease(t, s, "a")

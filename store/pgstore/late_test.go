@@ -91,7 +91,7 @@ func TestLateRowsAreBoundInBytes(t *testing.T) {
 				clear(types)
 				d.commit(tx)
 				for moved := 1; moved > 0; {
-					n := 0
+					var n int
 					if n, moved = read(); n > 6<<20 { // the bound, a row that passes it, and what has no payload
 						t.Errorf("a read within 4 MiB has received %d bytes", n)
 					}

@@ -279,7 +279,7 @@ func (s *Store) carryOut(ctx context.Context, boot string, a *leaseAnswer, unrea
 			settlements = append(settlements, *st)
 		}
 	}
-	if len(settlements) == 0 || ctx.Err() != nil {
+	if len(settlements) == 0 {
 		return nil
 	}
 	_, err := s.settle(ctx, a.identity, settlements) // a lane that is lost has another owner by now

@@ -27,8 +27,10 @@ func TestALaneCostsOneRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		o := &owner{db: d, boot: "a", page: 100,
-			store: pgstore.New(pool, &pgstore.Options{Schema: d.schema, Pipe: "main", Lanes: lanes, MakePipe: true})}
+		o := &owner{
+			db: d, boot: "a", page: 100,
+			store: pgstore.New(pool, &pgstore.Options{Schema: d.schema, Pipe: "main", Lanes: lanes, MakePipe: true}),
+		}
 		rows := func() (n int64) {
 			t.Helper()
 			if _, err := pool.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
