@@ -39,6 +39,11 @@ func TestPostgres(t *testing.T) {
 			if got := query("show server_version"); !strings.HasPrefix(got, version+".") {
 				t.Errorf("server_version = %s, want %s", got, version)
 			}
+			const identifier = "select system_identifier from pg_control_system()"
+			other, err := StartPostgres(t, version).Query(t.Context(), "postgres", identifier)
+			if err != nil || other[0][0] == query(identifier) {
+				t.Errorf("two servers have the identifier %v, %v", other, err)
+			}
 			query("create table kept as select 7 as n")
 
 			pid, url := p.PID, p.URL
