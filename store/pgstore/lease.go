@@ -102,10 +102,9 @@ type leaseAnswer struct {
 	now           time.Time // by the database's clock
 	secured, home bool
 	pipe          *db.Row
-	subscription  string  // that writes into the outbox
-	ascends       bool    // the sequence gives numbers out in the order they are asked for
-	unlogged      string  // a table that a crash empties
-	free          []int16 // lanes to take, in random order
+	subscription  string // that writes into the outbox
+	ascends       bool   // the sequence gives numbers out in the order they are asked for
+	unlogged      string // a table that a crash empties
 	stopped       []string
 	standing
 }
@@ -144,12 +143,6 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 	if s.knownIdentity() == "" { // reveals a missing privilege at the start, even if no lane is free
 		b.Queue(s.sql.take, pipe, req.BootID, []int16{})
 	}
-	if !req.Leave && !req.Observe {
-		b.Queue(s.sql.free, pipe, req.BootID, req.MaxLanes, laneIDs(req.Only)).Query(func(rows pgx.Rows) (err error) {
-			a.free, err = pgx.CollectRows(rows, pgx.RowTo[int16])
-			return err
-		})
-	}
 	b.Queue(s.sql.stopped, pipe).Query(func(rows pgx.Rows) (err error) {
 		a.stopped, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
@@ -171,7 +164,7 @@ func (s *Store) lease(ctx context.Context, req store.LeaseRequest) (g store.Gran
 		return g, err
 	}
 	// Without time left to take more, the heartbeat still counts.
-	if err := s.take(ctx, req.BootID, &a); err != nil && ctx.Err() == nil {
+	if err := s.take(ctx, req, &a); err != nil && ctx.Err() == nil {
 		return g, err
 	}
 	settled, err := s.settledSince(ctx, req, &a)

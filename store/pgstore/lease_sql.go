@@ -75,13 +75,9 @@ WHERE NOT EXISTS (SELECT 1 FROM {{schema}}.progress g WHERE g.pipe = $1 AND g.la
 	// want the same lanes; inserted in ascending order, so that they cannot
 	// wait for each other in a circle.
 	const isFree = `(c.owner = '' OR NOT EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = c.owner)`
-	st.free = q(`WITH me AS (
-  SELECT (SELECT greatest(count(*), 1) FROM {{schema}}.relay WHERE pipe = $1) AS live, (SELECT lanes FROM {{schema}}.outbox_info) AS lanes),
-share AS (SELECT CASE WHEN $3::int > 0 THEN least($3, (lanes + live - 1) / live) ELSE (lanes + live - 1) / live END AS n FROM me),
-held AS (SELECT c.lane ` + held + `)
-SELECT c.lane FROM {{schema}}.lane_cursor c WHERE c.pipe = $1
-  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4)) AND ` + isFree + ` OR c.owner = $2 AND c.lane NOT IN (SELECT lane FROM held))
-  ORDER BY random() LIMIT (SELECT greatest(share.n - (SELECT count(*) FROM held), 0) FROM share)`)
+	st.free = q(`SELECT c.lane FROM {{schema}}.lane_cursor c WHERE c.pipe = $1
+  AND (cardinality($4::smallint[]) = 0 OR c.lane = ANY ($4)) AND ` + isFree + ` OR c.owner = $2) AND c.lane <> ALL ($3::smallint[])
+  ORDER BY random() LIMIT $5`)
 	st.take = q(next + `$2` + rest + ` FROM {{schema}}.lane_cursor c WHERE c.pipe = $1 AND c.lane = ANY ($3::smallint[])
 AND ` + isFree + ` OR c.owner = $2 AND c.lane NOT IN (SELECT c.lane ` + held + `))
 AND EXISTS (SELECT 1 FROM {{schema}}.relay r WHERE r.pipe = $1 AND r.boot_id = $2)

@@ -50,17 +50,34 @@ func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
 	return err
 }
 
-// take takes the free lanes. If another session's unfinished transaction blocks
+// wants returns the number of lanes that an instance lacks of its share.
+func (a *leaseAnswer) wants(req store.LeaseRequest) int {
+	if req.Leave || req.Observe {
+		return 0
+	}
+	live := max(a.live, 1)
+	share := (a.lanes + live - 1) / live
+	if req.MaxLanes > 0 {
+		share = min(share, req.MaxLanes)
+	}
+	return share - len(a.grants)
+}
+
+// take takes free lanes, up to the instance's share. If another session's unfinished transaction blocks
 // one, sessions that have been silent for a lease are terminated. If that does not
 // help, the lanes are tried one by one for a short time, and blocked ones
 // are left for the next heartbeat.
-func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) error {
-	if len(a.free) == 0 {
+func (s *Store) take(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
+	wants := a.wants(req)
+	if wants <= 0 {
 		return nil
 	}
 	l := s.box.Limits()
-	err := s.tryTake(ctx, boot, a, a.free, l.Take)
-	if !db.Blocked(err) {
+	free, err := s.free(ctx, req, a.grants, wants)
+	if err != nil || len(free) == 0 {
+		return err
+	}
+	if err = s.tryTake(ctx, req.BootID, a, free, l.Take); !db.Blocked(err) {
 		return err
 	}
 	put, err := s.evict(ctx)
@@ -68,20 +85,37 @@ func (s *Store) take(ctx context.Context, boot string, a *leaseAnswer) error {
 		return err
 	}
 	if put > 0 {
-		if err = s.tryTake(ctx, boot, a, a.free, l.Take); !db.Blocked(err) {
+		if err = s.tryTake(ctx, req.BootID, a, free, l.Take); !db.Blocked(err) {
 			return err
 		}
 	}
 	until := time.Now().Add(2 * l.Take)
-	for _, lane := range a.free {
+	for _, lane := range free {
 		if time.Now().After(until) {
 			break
 		}
-		if err := s.tryTake(ctx, boot, a, []int16{lane}, l.Take/4); err != nil && !db.Blocked(err) {
+		if err := s.tryTake(ctx, req.BootID, a, []int16{lane}, l.Take/4); err != nil && !db.Blocked(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// free returns at most limit lanes that an instance may take, in random order. The heartbeats of an
+// instance that has its share do not look for them, which costs as much as reading its positions.
+func (s *Store) free(ctx context.Context, req store.LeaseRequest, held []store.LaneGrant, limit int) (free []int16, err error) {
+	ids := []int16{} // never NULL
+	for _, g := range held {
+		ids = append(ids, int16(g.Lane))
+	}
+	b := &pgx.Batch{}
+	s.box.QueueSession(b, s.box.Limits().Lock)
+	b.Queue(s.sql.free, s.opts.Pipe, req.BootID, ids, laneIDs(req.Only), limit).Query(func(rows pgx.Rows) (err error) {
+		free, err = pgx.CollectRows(rows, pgx.RowTo[int16])
+		return err
+	})
+	err = s.box.Pool.SendBatch(ctx, b).Close()
+	return free, err
 }
 
 // tryTake takes all of the lanes that are still free, or fails.
