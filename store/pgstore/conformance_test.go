@@ -29,9 +29,9 @@ type setting struct {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	poolers := testserver.PgBouncerVersions()
-	settings := []setting{underRoles("roles-partitions", partitioned), behindPooler(t, poolers[0], "15")}
+	settings := []setting{underRoles("roles-partitions", true), behindPooler(t, poolers[0], "15")}
 	if os.Getenv("POSTRIDER_MATRIX") == "1" {
-		settings = append(settings, underRoles("roles", fresh), withPartitions("15"), withPartitions("18"), withoutNames())
+		settings = append(settings, underRoles("roles", false), withPartitions("15"), withPartitions("18"), withoutNames())
 		for _, version := range testserver.PostgresVersions() {
 			settings = append(settings, asItComes(version))
 		}
@@ -70,10 +70,18 @@ func withPartitions(version string) setting {
 }
 
 // underRoles works with the rights of the relay's role, the writer's and the admin's.
-func underRoles(name string, outbox func(t *testing.T, version string, lanes int) *db) setting {
+func underRoles(name string, partitions bool) setting {
+	var logins map[string]string
+	o := &original{version: "18", lanes: 4, make: func(d *db) {
+		d.migrate(partitions)
+		logins = d.makeRoles()
+	}}
 	return setting{name, func(t *testing.T) storetest.Env {
-		d := outbox(t, "18", 4)
-		return roleEnv{env{d}, d.roles()}
+		e := roleEnv{env{o.copy(t)}, map[string]*pgxpool.Pool{}}
+		for suffix, login := range logins {
+			e.pools[suffix] = e.as(login)
+		}
+		return e
 	}}
 }
 
@@ -120,7 +128,8 @@ func behindPooler(t *testing.T, version, server string) setting {
 	}
 	var turn atomic.Int64
 	return setting{"pgbouncer-" + version + "-pg" + server, func(t *testing.T) storetest.Env {
-		d := fresh(t, server, 4)
+		d := empty(t, server, 4)
+		d.migrate(false)
 		return &bouncerEnv{env{d}, behindBouncer(t, urls[turn.Add(1)%2])}
 	}}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,6 +69,13 @@ var schemas atomic.Int64
 
 func newPool(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
+	pool := openPool(t, url)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func openPool(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +85,6 @@ func newPool(t *testing.T, url string) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pool.Close)
 	return pool
 }
 
@@ -96,11 +103,69 @@ func empty(t *testing.T, version string, lanes int) *db {
 
 func fresh(t *testing.T, version string, lanes int) *db {
 	t.Helper()
-	d := empty(t, version, lanes)
-	if _, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
-		t.Fatal(err)
+	return originalOf(version, lanes, false).copy(t)
+}
+
+var originals sync.Map
+
+// originalOf returns the outbox that tests of a version copy.
+func originalOf(version string, lanes int, partitions bool) *original {
+	o, _ := originals.LoadOrStore(fmt.Sprint(version, lanes, partitions), &original{
+		version: version, lanes: lanes, make: func(d *db) { d.migrate(partitions) },
+	})
+	return o.(*original)
+}
+
+func (d *db) migrate(partitions bool) {
+	d.Helper()
+	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Lanes: d.lanes, Partition: partitions})
+	if err != nil {
+		d.Fatal(err)
 	}
-	return d
+	if last := steps[len(steps)-1]; partitions && last.Name != "partition" {
+		d.Fatalf("the last step is %q", last.Name)
+	}
+}
+
+// original is an outbox that is made once, in a database of its own. A copy costs a third of an
+// outbox that is made.
+type original struct {
+	version string
+	lanes   int
+	make    func(d *db)
+
+	once sync.Once
+	name string // of the database; "" if it could not be made
+}
+
+func (o *original) copy(t *testing.T) *db {
+	t.Helper()
+	pg := testserver.SharedPostgres(t, o.version)
+	create := func(name, from string) {
+		t.Helper()
+		if _, err := pg.Query(t.Context(), "postgres", `CREATE DATABASE "`+name+`" TEMPLATE "`+from+`"`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := fmt.Sprintf("Box_%d", schemas.Add(1))
+	o.once.Do(func() {
+		first := name + "_original"
+		create(first, "template0")
+		d := &db{T: t, pool: openPool(t, pg.DatabaseURL(first)), schema: first, lanes: o.lanes}
+		defer d.pool.Close() // PostgreSQL copies no database that somebody uses
+		o.make(d)
+		o.name = d.schema
+	})
+	if o.name == "" {
+		t.Fatal("the outbox to copy could not be made")
+	}
+	create(name, o.name)
+	t.Cleanup(func() {
+		if _, err := pg.Query(context.Background(), "postgres", `DROP DATABASE "`+name+`" WITH (FORCE)`); err != nil {
+			t.Error(err)
+		}
+	})
+	return &db{T: t, pool: newPool(t, pg.DatabaseURL(name)), schema: o.name, lanes: o.lanes}
 }
 
 func (d *db) store(pipe string) *pgstore.Store {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -55,10 +54,10 @@ type mortal struct {
 	writes atomic.Int64
 }
 
-func (d *db) mortal(version, boot string) *mortal {
+func (d *db) mortal(boot string) *mortal {
 	d.Helper()
 	m := &mortal{}
-	cfg := newPool(d.T, testserver.SharedPostgres(d.T, version).URL).Config()
+	cfg := d.pool.Config()
 	dial := cfg.ConnConfig.DialFunc
 	var all []net.Conn
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -127,7 +126,7 @@ func (m *mortal) dieSettling(s store.Settlement) store.Settlement {
 func TestHalfSettle(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
-		a, b := d.mortal(version, "A"), d.store("main")
+		a, b := d.mortal("A"), d.store("main")
 		ga := mustLease(t, a.store, store.LeaseRequest{BootID: "A", TTL: time.Minute, MaxLanes: 2})
 		if gb := mustLease(t, b, store.LeaseRequest{BootID: "B", TTL: time.Minute}); len(ga.Lanes) != 2 || len(gb.Lanes) != 2 {
 			t.Fatalf("A has %d lanes, B %d", len(ga.Lanes), len(gb.Lanes))
@@ -159,7 +158,7 @@ func TestHalfSettle(t *testing.T) {
 func TestOwnHalfSettle(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 2)
-		a, again := d.mortal(version, "A"), d.store("main")
+		a, again := d.mortal("A"), d.store("main")
 		lease := store.LeaseRequest{BootID: "A", TTL: 3 * time.Second}
 		until := time.Now().Add(time.Minute)
 		g := mustLease(t, a.store, lease)

@@ -39,7 +39,7 @@ func heapsAreNotRead(t *testing.T, version string, vacuumed bool) {
 			SELECT 'main', 1, $1::int + g, CASE WHEN g = 1 THEN 'retry' ELSE 'waiting' END, g = 1, now(), now(), 0, 0, gen_random_uuid(),
 				't', 'other', '', '', '{}', '' FROM generate_series(1, 1000) g`, heap)
 	d.exec(`VACUUM ANALYZE box.parked`)
-	p := d.probe(version)
+	p := d.probe()
 	queues0, rows0, counted0 := p.parkedReads()
 	g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
 	batches, err := p.store.Read(t.Context(), []store.LaneRead{{Lane: 1, Epoch: g.Lanes[1].Epoch, MaxRecords: page, Parked: true}})
@@ -95,7 +95,7 @@ func TestDueQueuesCostWhatTheyReturn(t *testing.T) {
 			SELECT 'main', 1, g, CASE WHEN g <= $1 THEN 'retry' ELSE 'waiting' END, g <= $1, now(), now(), 0, 0, gen_random_uuid(),
 				't', 'key ' || g % $1, '', '', '{}', '' FROM generate_series(1, $1::int * $2) g`, keys, each)
 		d.exec(`VACUUM ANALYZE box.parked`)
-		p := d.probe(version)
+		p := d.probe()
 		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
 		view := g.Lanes[1].Parked
 		if len(view.Captured) != keys || len(view.Heads) != keys || view.Heads[0].Seq != keys || !view.Heads[0].HasDue {
@@ -182,7 +182,7 @@ func TestDueQueuesOfLargeRecordsAreReadByBytes(t *testing.T) {
 			SELECT 'main', 1, g, CASE WHEN g <= $1 THEN 'retry' ELSE 'waiting' END, g <= $1, now(), now(), 0, 0, gen_random_uuid(),
 				't', 'key ' || g % $1, '', '', '{}', convert_to(repeat('x', $3::int), 'UTF8') FROM generate_series(1, $1::int * $2) g`, keys, each, size)
 		d.exec(`VACUUM ANALYZE box.parked`)
-		p := d.probe(version)
+		p := d.probe()
 		g := mustLease(t, p.store, store.LeaseRequest{BootID: "p", TTL: 10 * time.Second})
 		var named []string
 		for i := range keys {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 	"github.com/postrider/postrider/store/pgstore"
@@ -21,9 +20,9 @@ type probe struct {
 	pool *pgxpool.Pool
 }
 
-func (d *db) probe(version string) *probe {
+func (d *db) probe() *probe {
 	d.Helper()
-	cfg := newPool(d.T, testserver.SharedPostgres(d.T, version).URL).Config()
+	cfg := d.pool.Config()
 	cfg.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(d.Context(), cfg)
 	if err != nil {
@@ -70,7 +69,7 @@ func TestOpenTransactionsCostNothing(t *testing.T) {
 		for range 5000 / 500 { // an index of more than one level
 			d.exec(`INSERT INTO box.outbox (topic, key, type) SELECT 't', g::text, 'old' FROM generate_series(1, 500) g`)
 		}
-		p := d.probe(version)
+		p := d.probe()
 		long, bulk := d.begin(), d.begin()
 		d.put(long, "long 1")
 		d.do(bulk, `INSERT INTO box.outbox (topic, key, type) SELECT 't', 'bulk', g::text FROM generate_series(1, 10000) g`)
@@ -112,7 +111,7 @@ func TestMillionUncommittedRows(t *testing.T) {
 	}
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 4)
-		p := d.probe(version)
+		p := d.probe()
 		p.page = 5000
 		bulk := d.begin()
 		d.do(bulk, `INSERT INTO box.outbox (topic, key, type) SELECT 't', 'k' || g % 4, g::text FROM generate_series(1, $1::int) g`, rows)

@@ -17,15 +17,7 @@ import (
 // partitioned is a new outbox with partitions.
 func partitioned(t *testing.T, version string, lanes int) *db {
 	t.Helper()
-	d := empty(t, version, lanes)
-	steps, err := d.store("main").Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes, Partition: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if last := steps[len(steps)-1]; last.Name != "partition" {
-		t.Fatalf("the last step is %q", last.Name)
-	}
-	return d
+	return originalOf(version, lanes, true).copy(t)
 }
 
 // tend does what is due as if every moment were a day.

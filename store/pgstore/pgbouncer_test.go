@@ -42,7 +42,7 @@ func TestRelayBehindPgBouncer(t *testing.T) {
 				broker := membroker.New(nil)
 				ends := make(chan error, 2)
 				for range 2 {
-					s := d.storeAs(behindBouncer(t, bouncer.DatabaseURL("postgres")))
+					s := d.storeAs(behindBouncer(t, bouncer.DatabaseURL(d.pool.Config().ConnConfig.Database)))
 					go func() { ends <- relay.New(s, broker.Sink(), nil).Run(t.Context()) }()
 				}
 				for range 20 {
@@ -65,7 +65,7 @@ func TestRelayBehindPgBouncer(t *testing.T) {
 func TestNamesBehindPgBouncerAreRefused(t *testing.T) {
 	d := fresh(t, "18", 4)
 	bouncer := testserver.StartPgBouncer(t, "1.18", "transaction", testserver.SharedPostgres(t, "18"))
-	url := bouncer.DatabaseURL("postgres") + "&default_query_exec_mode=cache_statement"
+	url := bouncer.DatabaseURL(d.pool.Config().ConnConfig.Database) + "&default_query_exec_mode=cache_statement"
 	var err error
 	for range 20 {
 		if _, err = d.storeAs(behindBouncer(t, url)).Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute}); err != nil {
@@ -93,7 +93,7 @@ func TestTheLogBehindPgBouncer(t *testing.T) {
 					}
 					t.Cleanup(func() { dropPublications(t, d) })
 					bouncer := testserver.StartPgBouncer(t, pooler, mode, testserver.SharedPostgres(t, version))
-					s := pgstore.New(behindBouncer(t, bouncer.DatabaseURL("postgres")), &pgstore.Options{Schema: d.schema, Wake: pgstore.Reading})
+					s := pgstore.New(behindBouncer(t, bouncer.DatabaseURL(d.pool.Config().ConnConfig.Database)), &pgstore.Options{Schema: d.schema, Wake: pgstore.Reading})
 					e := &early{Store: s}
 					broker := membroker.New(nil)
 					go func() { _ = relay.New(e, broker.Sink(), nil).Run(t.Context()) }()

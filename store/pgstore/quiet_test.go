@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 )
 
@@ -15,7 +14,7 @@ func TestQuietOutboxHidesNothing(t *testing.T) {
 		d := fresh(t, version, 4)
 		s := d.store("main")
 		// Of its own, so that every read runs in one and the same session.
-		writer := newPool(t, testserver.SharedPostgres(t, version).URL)
+		writer := d.as("postgres")
 		g, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "b", Instance: "b", TTL: time.Minute})
 		if err != nil {
 			t.Fatal(err)

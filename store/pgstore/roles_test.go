@@ -28,16 +28,11 @@ var logins atomic.Int64
 // roles makes the roles of the outbox, and a login for each, by its suffix.
 func (d *db) roles() map[string]*pgxpool.Pool {
 	d.Helper()
-	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Roles: true})
-	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
-		d.Fatalf("roles: %+v, %v", steps, err)
-	}
 	pools := map[string]*pgxpool.Pool{}
-	for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
-		group, login := `"`+d.schema+`_`+suffix+`"`, fmt.Sprintf("login_%d", logins.Add(1))
-		d.exec(`CREATE ROLE ` + login + ` LOGIN IN ROLE ` + group)
+	for suffix, login := range d.makeRoles() {
 		pools[suffix] = d.as(login)
 		d.Cleanup(func() {
+			group := `"` + d.schema + `_` + suffix + `"`
 			for _, text := range []string{`DROP OWNED BY ` + group, `DROP ROLE ` + login, `DROP ROLE ` + group} {
 				if _, err := d.pool.Exec(context.Background(), text); err != nil {
 					d.Errorf("%s: %v", text, err)
@@ -46,6 +41,21 @@ func (d *db) roles() map[string]*pgxpool.Pool {
 		})
 	}
 	return pools
+}
+
+// makeRoles makes the roles of the outbox and returns the name of a login for each, by its suffix.
+func (d *db) makeRoles() map[string]string {
+	d.Helper()
+	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Roles: true})
+	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
+		d.Fatalf("roles: %+v, %v", steps, err)
+	}
+	made := map[string]string{}
+	for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
+		made[suffix] = fmt.Sprintf("login_%d", logins.Add(1))
+		d.exec(`CREATE ROLE ` + made[suffix] + ` LOGIN IN ROLE "` + d.schema + `_` + suffix + `"`)
+	}
+	return made
 }
 
 // Each role does what it is for and nothing else: every forbidden act

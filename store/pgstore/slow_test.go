@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore"
 )
@@ -21,7 +20,7 @@ import (
 func TestPagesShrinkOnTheServersTimeout(t *testing.T) {
 	d := fresh(t, "18", 1)
 	g := mustLease(t, d.store("main"), store.LeaseRequest{BootID: "a", TTL: time.Minute})
-	cfg := newPool(t, testserver.SharedPostgres(t, "18").URL).Config()
+	cfg := d.pool.Config()
 	cfg.ConnConfig.RuntimeParams["statement_timeout"] = "50ms"
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {

@@ -138,7 +138,7 @@ func (s sentAt) Info() broker.Info { return broker.Info{Name: "test"} }
 func TestWakeThroughAPoolerIsRefused(t *testing.T) {
 	d := fresh(t, "18", 4)
 	bouncer := testserver.StartPgBouncer(t, "1.18", "transaction", testserver.SharedPostgres(t, "18"))
-	s := pgstore.New(behindBouncer(t, bouncer.DatabaseURL("postgres")), &pgstore.Options{Schema: d.schema, Wake: pgstore.Listening})
+	s := pgstore.New(behindBouncer(t, bouncer.DatabaseURL(d.pool.Config().ConnConfig.Database)), &pgstore.Options{Schema: d.schema, Wake: pgstore.Listening})
 	_, err := s.Lease(t.Context(), store.LeaseRequest{BootID: "a", TTL: time.Minute})
 	wantIs(t, err, store.ErrUnusable)
 	if !strings.Contains(err.Error(), "wake=listen") {
