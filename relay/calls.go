@@ -39,10 +39,10 @@ func (lp *loop) lease(a port.Lease) port.Event {
 	ev := port.Leased{ID: a.ID}
 	a.Req.Report = lp.r.rec.report(&lp.r.opts)
 	a.Req.Report.Wake = lp.wakes()
-	lp.stops.begin()
+	beat := lp.stops.begin()
 	lp.guard("lease", &ev.Err, func() (err error) { ev.Grant, err = lp.r.store.Lease(ctx, a.Req); return err })
 	if ev.Err == nil && !a.Req.Leave {
-		if write := lp.stops.told(ev.Grant.Stopped); write != nil {
+		if write := lp.stops.told(beat, ev.Grant.Stopped); write != nil {
 			lp.work.Go(func() { write(lp.calls) })
 		}
 	}

@@ -22,9 +22,10 @@ type stops struct {
 	keep    func(context.Context, store.SetStop) (bool, error)
 	writing atomic.Bool
 
-	mu    sync.Mutex
-	known []string // as of the last heartbeat
-	beats int      // heartbeats begun; they are made one at a time
+	mu     sync.Mutex
+	known  []string // as of the last heartbeat
+	beats  int      // heartbeats begun
+	newest int      // of those that were answered
 	// recorded has the destinations whose stops this relay has recorded, and the heartbeats
 	// begun by then. Until one that began later ends, the store's answers may lack them.
 	recorded map[string]int
@@ -34,21 +35,27 @@ func newStops(r *Relay) *stops {
 	return &stops{r: r, sink: r.sink.Info().Stops, keep: r.store.Info().SetStop, recorded: make(map[string]int)}
 }
 
-// begin counts a heartbeat that is about to be made.
-func (s *stops) begin() {
+// begin counts a heartbeat that is about to be made, and returns its number.
+func (s *stops) begin() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beats++
+	return s.beats
 }
 
-// told takes the stops from the heartbeat that has begun last. It returns a function that
-// writes new ones, or nil: writing must not delay the heartbeat.
-func (s *stops) told(stopped []string) (write func(context.Context)) {
+// told takes the stops from the answer to a heartbeat. Two may be in flight, because the
+// engine drops one after a failover: an answer older than another one is ignored. It returns
+// a function that writes new stops, or nil: writing must not delay the heartbeat.
+func (s *stops) told(beat int, stopped []string) (write func(context.Context)) {
 	if s.keep == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if beat < s.newest {
+		return nil
+	}
+	s.newest = beat
 	if !slices.Equal(stopped, s.known) {
 		s.known = slices.Clone(stopped)
 		s.r.log.Warn("stopped destinations changed", "stopped", stopped)
@@ -59,7 +66,7 @@ func (s *stops) told(stopped []string) (write func(context.Context)) {
 	if s.sink == nil {
 		return nil
 	}
-	maps.DeleteFunc(s.recorded, func(_ string, beats int) bool { return beats < s.beats })
+	maps.DeleteFunc(s.recorded, func(_ string, beats int) bool { return beats < beat })
 	s.set()
 	gone := s.sink.Gone()
 	if len(gone) == 0 || !s.writing.CompareAndSwap(false, true) {

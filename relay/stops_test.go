@@ -99,6 +99,12 @@ func (s *stopSink) goneNow() []broker.Gone {
 	return []broker.Gone{{Destination: "shop", Reason: "410"}}
 }
 
+func (s *stopSink) stopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}
+
 func (s *stopSink) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,4 +229,53 @@ func (s *lateStore) Info() store.Info {
 		return s.setStop(ctx, req)
 	}
 	return info
+}
+
+// TestTheOlderOfTwoHeartbeatsResumesNothing: a relay drops a heartbeat in flight and makes
+// another one, because the database has failed over. The answer to the first one arrives last
+// and lacks a stop. The destination stays stopped.
+//
+// Promises: C
+func TestTheOlderOfTwoHeartbeatsResumesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New(&memstore.Options{Lanes: 1})
+		st, sink := &slowStore{stopStore: &stopStore{Store: mem}, held: make(chan struct{})}, &stopSink{}
+		stop := start(t, relay.New(st, sink, nil))
+		time.Sleep(time.Second) // the heartbeat is in flight
+		st.set("shop")
+		st.failedOver.Store(true)
+		time.Sleep(100 * time.Millisecond)
+		if !sink.stopped() {
+			t.Error("the second heartbeat has not stopped the destination")
+		}
+		close(st.held)
+		synctest.Wait()
+		if !sink.stopped() {
+			t.Error("the answer to the first heartbeat has resumed the destination")
+		}
+		stop()
+	})
+}
+
+// slowStore answers the second Lease only when held is closed.
+type slowStore struct {
+	*stopStore
+	leases     atomic.Int32
+	held       chan struct{}
+	failedOver atomic.Bool // the next Read finds another history
+}
+
+func (s *slowStore) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
+	g, err := s.stopStore.Lease(ctx, req)
+	if s.leases.Add(1) == 2 {
+		<-s.held
+	}
+	return g, err
+}
+
+func (s *slowStore) Read(ctx context.Context, reads []store.LaneRead) ([]store.Batch, error) {
+	if s.failedOver.CompareAndSwap(true, false) {
+		return nil, store.ErrIdentity
+	}
+	return s.stopStore.Read(ctx, reads)
 }
