@@ -7,6 +7,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/relay/internal/solo"
@@ -144,7 +145,7 @@ func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 		"stopped":   func(r *rig, b *store.Batch) { r.e.held[0].stopped = true },
 		"crashes":   func(r *rig, b *store.Batch) { r.e.held[0].crashes = 1 },
 		"narrow":    func(r *rig, b *store.Batch) { r.e.held[0].narrow = 1 },
-		"suspect":   func(r *rig, b *store.Batch) { r.e.held[0].suspects = map[int64]suspect{9: {}} },
+		"suspect":   func(r *rig, b *store.Batch) { r.e.held[0].suspects = blame.Suspects{9: {}} },
 		"twice":     func(r *rig, b *store.Batch) { r.e.held[0].ahead.Note(2, r.now, true) },
 		"forgotten": func(r *rig, b *store.Batch) { r.e.forgetAhead(r.e.held[0]) },
 	} {

@@ -8,29 +8,11 @@ import (
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay/internal/backoff"
-	"github.com/postrider/postrider/relay/internal/brake"
+	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/relay/internal/solo"
 	"github.com/postrider/postrider/store"
 )
-
-// suspect is a parked record that was not acknowledged when it was sent alone.
-type suspect struct {
-	place  string        // where it goes
-	at     time.Duration // when it was sent last
-	tries  int
-	proofs int           // how often its destination took others between two of its outages
-	out    bool          // an outage was the answer, not silence
-	blind  time.Duration // when it stepped aside from the log though nothing else went either
-
-	counted bool // its silence made an attempt: it begins anew, and is one of the silent ones of its place still
-}
-
-// blame is a place, and whether an outage was the answer there or silence.
-type blame struct {
-	place string
-	out   bool
-}
 
 // singly reports whether the lane sends the rest of a partly acknowledged batch
 // singly. Such a lane is not handed over: a hand-over waits for that rest without
@@ -46,7 +28,7 @@ func (e *Engine) unknownRound(r *round) {
 	if b.alone != nil {
 		b.alone.Outage = false
 		if i := r.c.idx[0]; len(r.stay) > 0 {
-			b.alone.Note(i, b.msgs[i].Key, r.c.sentAt, false)
+			b.alone.Note(b.meta[i].Seq, b.msgs[i].Key, r.c.sentAt, false)
 		}
 		return
 	}
@@ -80,9 +62,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			l.resumes = max(resumes, e.now+e.cfg.OutageBase)
 			return nil
 		}
-		again := a.Outage && a.After >= 0
-		a.After, a.Behind = -1, sets.Keys{}
-		if again {
+		if a.Next() && a.Outage {
 			continue
 		}
 		e.absorb(l, b)
@@ -99,9 +79,10 @@ func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.
 	for n := 0; n < len(b.todo); n++ {
 		i := b.todo[n]
 		m := &b.msgs[i]
-		_, suspected := a.Unknown[i]
-		suspects = suspects || suspected
-		if i <= a.After || a.Behind.Has(m.Key) || stays.Has(m.Key) {
+		seq := b.meta[i].Seq
+		_, suspected := a.Unknown[seq]
+		suspects = suspects || suspected && !stays.Has(m.Key) // before one may stand what was not due when it was sent
+		if a.Sent[seq] || a.Behind.Has(m.Key) || stays.Has(m.Key) {
 			stays.Add(m.Key) // one before it in its key is unresolved
 			continue
 		}
@@ -149,7 +130,7 @@ func (e *Engine) outageRound(r *round) {
 			return
 		}
 		i := r.c.idx[0]
-		b.alone.Note(i, b.msgs[i].Key, r.c.sentAt, true)
+		b.alone.Note(b.meta[i].Seq, b.msgs[i].Key, r.c.sentAt, true)
 		e.watched.Watch(e.placeOf(&b.msgs[i]))
 		e.watched.Watch(r.out.Destination)
 	case r.acked > 0:
@@ -175,23 +156,23 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 	}
 	before, tries := l.suspects[b.meta[i].Seq], 0
 	if b.alone != nil {
-		tries = b.alone.Tries[i] + 1
+		tries = b.alone.Tries[b.meta[i].Seq] + 1
 	}
 	at, seen := l.unknownAt(b, i)
 	works := c.proven || c.others && err.Destination == ""
-	s := suspect{place: strings.Clone(e.placeOf(m)), at: c.sentAt, tries: before.tries + 1, proofs: before.proofs, out: true, blind: before.blind}
+	s := blame.Suspect{Place: strings.Clone(e.placeOf(m)), At: c.sentAt, Tries: before.Tries + 1, Proofs: before.Proofs, Out: true, Blind: before.Blind}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, m.Key != ""
 	switch {
-	case works && err.Class == broker.ClassOutage && before.proofs+1 >= outageProofs && e.few(blame{s.place, true}):
-		e.charge(c, i, suspect{place: s.place, at: s.at, out: true}, err)
+	case works && err.Class == broker.ClassOutage && before.Proofs+1 >= outageProofs && e.few(blame.Cause{Place: s.Place, Out: true}):
+		e.charge(c, i, blame.Suspect{Place: s.Place, At: s.At, Out: true}, err)
 		e.watched.Watch(err.Destination)
 		return true
 	case works && err.Class == broker.ClassThrottled: // which says nothing of the message
-		p.at = e.now + max(e.retryDelay(s.tries), min(err.RetryAfter, e.cfg.OutageMax))
+		p.at = e.now + max(e.retryDelay(s.Tries), min(err.RetryAfter, e.cfg.OutageMax))
 	case works:
-		s.proofs++
-		p.at = e.now + e.retryDelay(s.tries)
+		s.Proofs++
+		p.at = e.now + e.retryDelay(s.Tries)
 	case seen && e.silent(l, m.Key, at), b.parked && tries >= unknownRounds, tries >= unknownRounds && e.inTheWay(l):
 		until := e.now
 		if err.Destination == "" {
@@ -202,7 +183,7 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 		}
 		p.at = max(until, e.now) + e.jittered(e.cfg.OutageMax, e.cfg.OutageMax, 1)
 		if !b.parked {
-			s.blind = e.now
+			s.Blind = e.now
 		}
 	default:
 		return false
@@ -215,35 +196,27 @@ func (e *Engine) stillOut(r *round, i int, err *broker.Error) bool {
 
 // charge counts an attempt at a message that is to blame itself, as far as others of its
 // place show, and keeps it among those of its place.
-func (e *Engine) charge(c *call, i int, s suspect, err *broker.Error) {
+func (e *Engine) charge(c *call, i int, s blame.Suspect, err *broker.Error) {
 	e.failed(c.lane, c.b, i, err)
 	if c.b.parks[len(c.b.parks)-1].State == store.Retry {
 		e.suspectAgain(c, i, s)
 		return
 	}
-	of := blame{s.place, s.out}
-	if _, known := e.blamed[of]; !known && len(e.blamed) >= brake.Most {
-		clear(e.blamed) // a forgotten count costs a few more dead letters
-	}
-	e.blamed[of]++
+	e.blamed.Add(blame.Cause{Place: s.Place, Out: s.Out})
 }
 
 // few reports whether so few messages are answered with an outage, or with silence,
 // where others of their place are acknowledged that each may be to blame itself. More
 // of them are an outage of a part of the place, such as one partition of a topic.
-func (e *Engine) few(of blame) bool {
+func (e *Engine) few(of blame.Cause) bool {
 	n := e.blamed[of]
 	for _, l := range e.held {
-		for _, s := range l.suspects { // order does not matter
-			if s.out == of.out && s.place == of.place {
-				n++
-			}
-		}
-		if !of.out {
-			n += e.silentOnes(l, of.place)
+		n += l.suspects.Of(of)
+		if !of.Out {
+			n += e.silentOnes(l, of.Place)
 		}
 	}
-	return n <= blamedMost
+	return n <= blame.Most
 }
 
 // silentOnes counts the messages of the log that go to the place and were sent alone,
@@ -257,7 +230,8 @@ func (e *Engine) silentOnes(l *lane, place string) (n int) {
 		return 0
 	}
 	for _, i := range b.todo {
-		if _, seen := b.alone.Unknown[i]; seen && !b.alone.Out[i] && e.placeOf(&b.msgs[i]) == place {
+		seq := b.meta[i].Seq
+		if _, seen := b.alone.Unknown[seq]; seen && !b.alone.Out[seq] && e.placeOf(&b.msgs[i]) == place {
 			n++
 		}
 	}
@@ -268,12 +242,10 @@ func (e *Engine) silentOnes(l *lane, place string) (n int) {
 // dead letter that a person sends again, the part of its place that it goes to recovers.
 func (e *Engine) cleared(l *lane, b *batch, i int) {
 	if s, ok := l.suspects[b.meta[i].Seq]; ok {
-		delete(e.blamed, blame{s.place, s.out})
+		delete(e.blamed, blame.Cause{Place: s.Place, Out: s.Out})
 	}
 	if b.meta[i].Generation > 0 && len(e.blamed) > 0 {
-		place := e.placeOf(&b.msgs[i])
-		delete(e.blamed, blame{place, true})
-		delete(e.blamed, blame{place, false})
+		e.blamed.Forget(e.placeOf(&b.msgs[i]))
 	}
 }
 
@@ -291,24 +263,13 @@ func (c *call) ofOneKey() bool {
 
 // suspectAgain keeps what is known of a parked record that was not acknowledged though it
 // was sent alone, until it is sent again.
-func (e *Engine) suspectAgain(c *call, i int, s suspect) {
+func (e *Engine) suspectAgain(c *call, i int, s blame.Suspect) {
 	l := c.lane
 	if l.suspects == nil {
-		l.suspects = map[int64]suspect{}
+		l.suspects = blame.Suspects{}
 	}
 	l.suspects[c.b.meta[i].Seq] = s
-	e.watched.Watch(s.place)
-}
-
-// awaits reports whether the fate of a parked record of the lane depends on what is
-// acknowledged where it goes.
-func (l *lane) awaits() bool {
-	for _, s := range l.suspects { // order does not matter
-		if !s.counted {
-			return true
-		}
-	}
-	return false
+	e.watched.Watch(s.Place)
 }
 
 // inTheWay reports whether a last batch of which nothing goes is all that the lane
@@ -321,11 +282,7 @@ func (e *Engine) inTheWay(l *lane) bool {
 	}
 	n := 0
 	for _, other := range e.held {
-		for _, s := range other.suspects { // order does not matter
-			if s.blind > 0 && !(e.anyAck && e.lastAck >= s.blind) {
-				n++
-			}
-		}
+		n += other.suspects.Blind(e.lastAck)
 	}
 	return n < asideMost
 }
@@ -333,15 +290,7 @@ func (e *Engine) inTheWay(l *lane) bool {
 // crowded reports whether so many records stand behind messages that stepped aside
 // in an outage that no more are to be read before something is acknowledged.
 func (e *Engine) crowded(l *lane) bool {
-	if l.records < max(asideBehind*e.cfg.Window, 256) {
-		return false
-	}
-	for _, s := range l.suspects {
-		if s.out && !(e.anyAck && e.ackSentAt > s.at) {
-			return true
-		}
-	}
-	return false
+	return l.records >= max(asideBehind*e.cfg.Window, 256) && l.suspects.OutSince(e.ackSentAt)
 }
 
 // absorb joins the next batch of the lane to b, and reports whether it did.
@@ -374,12 +323,12 @@ func (e *Engine) absorb(l *lane, b *batch) bool {
 func (l *lane) unknownAt(b *batch, i int) (at time.Duration, seen bool) {
 	if b.parked {
 		s, seen := l.suspects[b.meta[i].Seq]
-		return s.at, seen && !s.counted
+		return s.At, seen && !s.Counted
 	}
 	if b.alone == nil {
 		return 0, false
 	}
-	at, seen = b.alone.Unknown[i]
+	at, seen = b.alone.Unknown[b.meta[i].Seq]
 	return at, seen
 }
 
@@ -394,9 +343,9 @@ func (e *Engine) weigh(l *lane, c *call) {
 	place := e.placeOf(&c.b.msgs[i])
 	c.proven = e.works(place, at) || e.works(e.destination(place), at)
 	c.others = e.anyAck && e.ackSentAt > at
-	c.wasOut = c.b.alone != nil && c.b.alone.Out[i]
+	c.wasOut = c.b.alone != nil && c.b.alone.Out[c.b.meta[i].Seq]
 	if c.b.parked {
-		c.wasOut = l.suspects[c.b.meta[i].Seq].out
+		c.wasOut = l.suspects[c.b.meta[i].Seq].Out
 	}
 }
 
@@ -413,8 +362,8 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 		return false
 	}
 	place := strings.Clone(e.placeOf(&b.msgs[i]))
-	if c.proven && !c.wasOut && e.few(blame{place, false}) {
-		e.charge(c, i, suspect{place: place, at: c.sentAt, counted: true}, err)
+	if c.proven && !c.wasOut && e.few(blame.Cause{Place: place}) {
+		e.charge(c, i, blame.Suspect{Place: place, At: c.sentAt, Counted: true}, err)
 		return true
 	}
 	at, seen := l.unknownAt(b, i)
@@ -424,14 +373,14 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	before := l.suspects[b.meta[i].Seq]
 	tries := 1
 	if b.parked {
-		tries += before.tries
+		tries += before.Tries
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	p.at = l.hold.until + e.retryDelay(tries)
 	e.park(l, b, i, p)
-	e.suspectAgain(c, i, suspect{place: place, at: c.sentAt, tries: tries, blind: before.blind})
+	e.suspectAgain(c, i, blame.Suspect{Place: place, At: c.sentAt, Tries: tries, Blind: before.Blind})
 	return true
 }
 
@@ -460,7 +409,7 @@ func (e *Engine) endWatch() {
 		return
 	}
 	for _, l := range e.held {
-		if l.awaits() || l.done < len(l.queue) && l.queue[l.done].alone != nil {
+		if l.suspects.Await() || l.done < len(l.queue) && l.queue[l.done].alone != nil {
 			return
 		}
 	}
@@ -476,5 +425,5 @@ func (e *Engine) endWatch() {
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
 	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || e.scopes[""].isOut()
 	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
-		b.alone.Tries[i] >= unknownRounds
+		b.alone.Tries[b.meta[i].Seq] >= unknownRounds
 }

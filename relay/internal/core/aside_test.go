@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,8 @@ type stage struct {
 	*rig
 	began   time.Duration
 	waiting map[store.Lane][]staged
+	next    map[store.Lane]int            // of waiting, behind the newest read
+	settled map[store.Lane]store.Position // nil: nothing
 	parked  map[int64]*stagedPark
 	verdict func(m *postrider.Message, together int) error
 	acked   map[string]time.Duration // since the start
@@ -27,8 +30,9 @@ type stage struct {
 }
 
 type staged struct {
-	at time.Duration
-	b  store.Batch
+	at   time.Duration
+	b    store.Batch
+	seen time.Duration // when it was read first
 }
 
 type stagedPark struct {
@@ -39,7 +43,7 @@ type stagedPark struct {
 
 func newStage(t *testing.T, cfg port.Config, lanes int, verdict func(*postrider.Message, int) error) *stage {
 	t.Helper()
-	s := &stage{rig: newRig(t, cfg), waiting: map[store.Lane][]staged{}, parked: map[int64]*stagedPark{}, verdict: verdict, acked: map[string]time.Duration{}}
+	s := &stage{rig: newRig(t, cfg), waiting: map[store.Lane][]staged{}, next: map[store.Lane]int{}, settled: map[store.Lane]store.Position{}, parked: map[int64]*stagedPark{}, verdict: verdict, acked: map[string]time.Duration{}}
 	s.lead(lanes)
 	s.began = s.now
 	return s
@@ -48,7 +52,7 @@ func newStage(t *testing.T, cfg port.Config, lanes int, verdict func(*postrider.
 // comes makes messages of the keys readable in a lane after a while, and returns their ids.
 func (s *stage) comes(after time.Duration, lane store.Lane, keys ...string) (ids []string) {
 	b := s.batch(lane, fmt.Sprint("p", s.seq+1), keys...)
-	s.waiting[lane] = append(s.waiting[lane], staged{s.began + after, b})
+	s.waiting[lane] = append(s.waiting[lane], staged{at: s.began + after, b: b})
 	for _, m := range b.Messages {
 		ids = append(ids, m.ID)
 	}
@@ -111,12 +115,36 @@ func (s *stage) find(rd port.Read) (out []store.Batch) {
 			if n := r.MaxRecords; len(b.Messages) > n {
 				b.Messages, b.Meta, b.More = b.Messages[:n], b.Meta[:n], true
 			}
-		} else if next := s.waiting[r.Lane]; len(next) > 0 && next[0].at <= s.now {
-			b, s.waiting[r.Lane] = next[0].b, next[1:]
+		} else if next := s.behind(r); next != nil && next.at <= s.now {
+			if next.seen == 0 {
+				next.seen = s.now
+			}
+			b = next.b
+			b.Meta = slices.Clone(b.Meta)
+			for i := range b.Meta {
+				b.Meta[i].DueIn = max(b.Meta[i].DueIn-(s.now-next.seen), 0)
+			}
 		}
 		out = append(out, b)
 	}
 	return out
+}
+
+// behind is what a read of the log finds next, nil: nothing yet.
+func (s *stage) behind(r store.LaneRead) *staged {
+	all, after := s.waiting[r.Lane], r.After
+	if after == nil {
+		after = s.settled[r.Lane]
+	}
+	if n := s.next[r.Lane]; n == 0 || !bytes.Equal(all[n-1].b.Position, after) {
+		s.next[r.Lane] = 1 + slices.IndexFunc(all, func(x staged) bool { return bytes.Equal(x.b.Position, after) })
+	}
+	n := s.next[r.Lane]
+	if n == len(all) || all[n].at > s.now {
+		return nil
+	}
+	s.next[r.Lane]++
+	return &all[n]
 }
 
 // due is a parked read: what captures comes when its time has come, and whoever
@@ -154,6 +182,9 @@ func (s *stage) due(lane store.Lane) store.Batch {
 
 func (s *stage) record(st port.Settle) {
 	for _, l := range st.Settlements {
+		if l.Position != nil {
+			s.settled[l.Lane] = l.Position
+		}
 		for _, seq := range l.Unpark {
 			delete(s.parked, seq)
 		}
@@ -389,5 +420,51 @@ func TestRareMessagesDoNotWaitForAnotherDestination(t *testing.T) {
 	rare := s.comes(s.now-s.began, s.e.probed, "x@other")[0] // 63 other lanes probe before this one
 	if !s.until(time.Minute, func() bool { return s.acked[rare] > 0 }) {
 		t.Errorf("a message of another destination is not sent within a minute")
+	}
+}
+
+// What is due of a destination that works does not wait in its lane for one that is down,
+// whatever that lane has parked for the latter.
+//
+// Promises: S
+func TestWhatIsDueDoesNotWaitForAnotherDestination(t *testing.T) {
+	const lanes = 4
+	s := newStage(t, port.Config{}, lanes, down)
+	var due []string
+	for lane := range store.Lane(lanes) {
+		due = append(due, s.comes(0, lane, "x@other")[0])
+		s.waiting[lane][0].b.Meta[0].DueIn = 5 * time.Minute
+		var many []string
+		for i := range 50 {
+			many = append(many, fmt.Sprintf("k%d@down", i))
+		}
+		s.comes(5*time.Second, lane, many...)
+	}
+	if !s.until(6*time.Minute, func() bool { return s.acked[due[0]] > 0 && len(s.acked) == lanes }) {
+		t.Errorf("due since a minute, %d of %d sent: their lanes wait for another destination", len(s.acked), lanes)
+	}
+}
+
+// A lane whose parked records are due again and again sends singly all the same what an
+// outage answers together: what the first messages were answered is not forgotten when they
+// make way.
+//
+// Promises: S
+func TestWhatIsDueDoesNotKeepALaneFromSendingSingly(t *testing.T) {
+	guilty := ""
+	s := newStage(t, port.Config{Retry: port.Backoff{Delays: []time.Duration{time.Second}, MaxAttempts: 1000}}, 1, func(m *postrider.Message, together int) error {
+		switch {
+		case m.Topic == "fails":
+			return failed
+		case m.ID == guilty || together > 1:
+			return broker.Outage(errHTTP500, "HTTP_500", "orders")
+		}
+		return nil
+	})
+	s.comes(0, 0, "x@fails")
+	batch := s.comes(5*time.Second, 0, "a", "b", "c")
+	guilty = batch[0]
+	if !s.until(3*time.Minute, func() bool { return s.acked[batch[1]] > 0 && s.acked[batch[2]] > 0 }) {
+		t.Errorf("after three minutes %v of %v are delivered", s.acked, batch)
 	}
 }

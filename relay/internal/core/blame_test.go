@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
@@ -61,7 +62,7 @@ func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {
 		s.comes(time.Duration(i)*time.Second, store.Lane(i%2), fmt.Sprint("good", i))
 	}
 	s.until(20*keys*time.Second, func() bool { return false })
-	if n := len(s.dead()); n == 0 || n > blamedMost {
+	if n := len(s.dead()); n == 0 || n > blame.Most {
 		t.Errorf("%d dead letters", n)
 	}
 	was := len(s.dead())
@@ -131,7 +132,7 @@ func TestAPartOfADestinationThatIsSilentMakesFewDeadLetters(t *testing.T) {
 		s.comes(time.Duration(i)*time.Second, store.Lane(i%2), fmt.Sprint("good", i))
 	}
 	s.until(20*keys*time.Second, func() bool { return false })
-	if n := len(s.dead()); n == 0 || n > blamedMost {
+	if n := len(s.dead()); n == 0 || n > blame.Most {
 		t.Errorf("%d dead letters", n)
 	}
 	was := len(s.dead())
@@ -178,7 +179,7 @@ func TestADeadLetterThatArrivesEndsTheBlame(t *testing.T) {
 	r.lead(1)
 	l := r.e.held[0]
 	b := &batch{msgs: []postrider.Message{{Topic: "orders"}}, meta: []store.Meta{{Seq: 1}}}
-	r.e.blamed[blame{"orders", false}], r.e.blamed[blame{"orders", true}] = blamedMost, blamedMost
+	r.e.blamed[blame.Cause{Place: "orders"}], r.e.blamed[blame.Cause{Place: "orders", Out: true}] = blame.Most, blame.Most
 	r.e.cleared(l, b, 0)
 	wantEqual(t, "blames by a record of which nothing is known", len(r.e.blamed), 2)
 	b.meta[0].Generation = 1
@@ -192,7 +193,7 @@ func TestActsOfPeopleEndSuspicion(t *testing.T) {
 	r := newRig(t, port.Config{})
 	r.lead(1)
 	l := r.e.held[0]
-	l.suspects = map[int64]suspect{1: {place: "orders"}}
+	l.suspects = blame.Suspects{1: {Place: "orders"}}
 	r.e.settled(l, &store.Settlement{})
 	wantEqual(t, "suspects after a settlement", len(l.suspects), 1)
 	r.e.settled(l, &store.Settlement{Requests: []int64{7}})

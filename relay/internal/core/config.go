@@ -20,7 +20,6 @@ const (
 	unknownRounds  = 3               // rounds in which everything unresolved is sent together
 	leftovers      = 16              // messages of unknown fate that may step aside from a batch
 	outageProofs   = 3               // outages of one message among acknowledged others that make an attempt
-	blamedMost     = 16              // messages of one place that outages there may make dead letters
 	asideMost      = 8               // messages that may step aside in an outage with no acknowledgement
 	asideBehind    = 4               // windows of records that may stand behind them in a lane
 	lazySettle     = 3               // an empty batch waits so many SettleAtMax

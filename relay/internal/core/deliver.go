@@ -182,7 +182,7 @@ func (l *lane) holds(b *batch, key string) bool {
 // chunk picks what the next call of the lane's batch holds.
 func (e *Engine) chunk(l *lane, c *call) []postrider.Message {
 	b := c.b
-	if e.hasOpenDestination() {
+	if e.hasOpenDestination() || b.alone != nil {
 		b.goSlow()
 	}
 	if !b.slow {

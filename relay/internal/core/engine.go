@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/brake"
 	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
@@ -59,9 +60,9 @@ type Engine struct {
 	freeUntil time.Duration // the others have their turn until then
 	pong      bool          // a ping was answered
 	rate      rate.Limit
-	turn      int           // lane index that delivers first, so that probes rotate
-	probed    store.Lane    // of the last probe that failed
-	blamed    map[blame]int // dead letters of outages and silence at a place since one of them ended
+	turn      int        // lane index that delivers first, so that probes rotate
+	probed    store.Lane // of the last probe that failed
+	blamed    blame.Dead // dead letters of outages and silence at a place since one of them ended
 	scopes    map[string]*scope
 	rows      brake.Rows
 	dests     map[string]string // topic -> destination, learned from errors
@@ -95,7 +96,7 @@ func New(cfg port.Config, seed uint64) *Engine {
 		scopes:    map[string]*scope{},
 		dests:     map[string]string{},
 		watched:   health.Places{},
-		blamed:    map[blame]int{},
+		blamed:    blame.Dead{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
 		parked:    parkedReads{rows: parkedMost},

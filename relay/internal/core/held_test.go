@@ -61,7 +61,7 @@ func TestNothingOfASettledReadIsKept(t *testing.T) {
 				b.Messages[0].Topic, b.Messages[0].Type, b.Messages[0].Key = cut[0], cut[2], cut[3]
 				b.Messages[1].Topic = "works"
 				b.Messages[0].Version = 7
-				s.waiting[0] = append(s.waiting[0], staged{s.began + time.Duration(i)*time.Second, b})
+				s.waiting[0] = append(s.waiting[0], staged{at: s.began + time.Duration(i)*time.Second, b: b})
 				refs = append(refs, weak.Make(c))
 			}
 			for i := range 60 { // so that the others are known to work

@@ -6,6 +6,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/relay/internal/ahead"
+	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/sets"
@@ -60,13 +61,16 @@ type lane struct {
 	depth     int           // records that a parked read takes of one queue
 	requests  []int64
 	executed  map[int64]time.Duration
-	suspects  map[int64]suspect // by the record's seq
+	suspects  blame.Suspects // by the record's seq
 
 	crashes int // owners in a row that ended and settled nothing
 	narrow  int // messages of the log that are still sent few at a time
 	buried  int // dead letters that ended their relays, as of the grant
 
 	ahead ahead.Lane // what was sent ahead of the table
+
+	outages int         // of a first batch that was dropped and is to be read again
+	alone   *solo.Round // its round
 
 	survivors map[int64]struct{} // numbers of the records that were answered, while all are suspects
 }

@@ -246,7 +246,7 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 	known := r.c.lane.suspects[r.c.b.meta[i].Seq]
 	e.waitFor(r, i, s, err)
 	if r.c.b.parked && r.c.ofOneKey() {
-		known.place, known.at, known.out, known.counted = strings.Clone(e.placeOf(m)), r.c.sentAt, true, false
+		known.Place, known.At, known.Out, known.Counted = strings.Clone(e.placeOf(m)), r.c.sentAt, true, false
 		e.suspectAgain(r.c, i, known)
 		e.watched.Watch(err.Destination)
 	}

@@ -37,7 +37,27 @@ func (e *Engine) planViews() {
 		if l.records > 0 && e.now >= l.viewedAt+viewAge && !l.stuck() {
 			l.refresh = true
 		}
+		if e.now < l.resumes && e.wantsParked(l) {
+			if e.rearm(l); e.wantsParked(l) { // what is due goes first
+				e.makeWay(l)
+			}
+		}
 	}
+}
+
+// makeWay drops a first batch that waits, if the broker has nothing of it: it is read again.
+// What its outages have told holds, or it would never be sent singly.
+func (e *Engine) makeWay(l *lane) {
+	if l.call != nil || l.done >= len(l.queue) || l.queue[l.done].sent || !e.holdsBack(l) {
+		return
+	}
+	for _, b := range l.queue[l.done:] {
+		if !b.parked {
+			l.outages, l.alone = b.outages, b.alone
+			break
+		}
+	}
+	e.shed(l)
 }
 
 // stuck reports whether the lane's first batch has met silence or an outage: only what
@@ -55,11 +75,11 @@ func (l *lane) stuck() bool {
 // what comes behind them can show whether it works.
 func (e *Engine) blind(l *lane) bool {
 	for _, s := range l.suspects { // order does not matter
-		if !s.counted && e.works(s.place, s.at) && !e.scopes[""].isOut() && !e.scopes[e.destination(s.place)].isOut() {
+		if !s.Counted && e.works(s.Place, s.At) && !e.scopes[""].isOut() && !e.scopes[e.destination(s.Place)].isOut() {
 			return false
 		}
 	}
-	return l.awaits() && l.records < e.cfg.MaxParked()
+	return l.suspects.Await() && l.records < e.cfg.MaxParked()
 }
 
 // overCap reports whether the lane's captured keys are at the cap.
@@ -94,8 +114,8 @@ func (e *Engine) dueFirst(l *lane) bool {
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
-		if len(l.requests) > 0 && l.done < len(l.queue) && !l.queue[l.done].sent && e.holdsBack(l) {
-			e.shed(l) // it is read again
+		if len(l.requests) > 0 {
+			e.makeWay(l)
 		}
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {
 			continue

@@ -351,6 +351,9 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 			return
 		}
 	}
+	if len(b.msgs) > 0 {
+		b.outages, b.alone, l.outages, l.alone = l.outages, l.alone, 0, nil
+	}
 	e.enqueue(l, b)
 }
 

@@ -181,7 +181,7 @@ func (e *Engine) planScopes() {
 
 // unresolved reports whether a message in memory, or the fate of a parked one, is open.
 func (e *Engine) unresolved() bool {
-	return slices.ContainsFunc(e.held, func(l *lane) bool { return l.done < len(l.queue) || l.awaits() })
+	return slices.ContainsFunc(e.held, func(l *lane) bool { return l.done < len(l.queue) || l.suspects.Await() })
 }
 
 // endProbe lets the next call try when this one proved nothing.

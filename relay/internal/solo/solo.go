@@ -9,13 +9,14 @@ import (
 
 // Round is the state of a batch whose messages are sent one by one because none of
 // them was acknowledged together: one of them may make the broker hang up, or its
-// destination may always answer it as if it were down. It is not safe for concurrent use.
+// destination may always answer it as if it were down. Messages are known by their
+// numbers, so it holds for a batch that is read again. It is not safe for concurrent use.
 type Round struct {
-	After   int                   // index of the message that was sent last in this round, -1: none
-	Behind  sets.Keys             // keys whose head was sent in this round
-	Unknown map[int]time.Duration // when a message was sent alone and was not acknowledged
-	Tries   map[int]int           // how often that was so
-	Out     map[int]bool          // an outage was the answer, not silence
+	Sent    map[int64]bool          // the messages that were sent in this round
+	Behind  sets.Keys               // and their keys
+	Unknown map[int64]time.Duration // when a message was sent alone and was not acknowledged
+	Tries   map[int64]int           // how often that was so
+	Out     map[int64]bool          // an outage was the answer, not silence
 
 	Outage bool // outages led here; else unknown fates
 	Scoped bool // a destination was held then
@@ -24,12 +25,20 @@ type Round struct {
 
 // New returns a round in which nothing was sent.
 func New() *Round {
-	return &Round{After: -1, Behind: sets.Keys{}, Unknown: map[int]time.Duration{}, Tries: map[int]int{}, Out: map[int]bool{}}
+	return &Round{Sent: map[int64]bool{}, Behind: sets.Keys{}, Unknown: map[int64]time.Duration{}, Tries: map[int64]int{}, Out: map[int64]bool{}}
 }
 
-// Note records that message i was sent alone and not acknowledged.
-func (r *Round) Note(i int, key string, at time.Duration, out bool) {
-	r.After, r.Unknown[i], r.Out[i] = i, at, out
+// Note records that a message was sent alone and not acknowledged.
+func (r *Round) Note(seq int64, key string, at time.Duration, out bool) {
+	r.Sent[seq], r.Unknown[seq], r.Out[seq] = true, at, out
 	r.Behind.Add(key)
-	r.Tries[i]++
+	r.Tries[seq]++
+}
+
+// Next begins the next round, and reports whether anything was sent in the last one.
+func (r *Round) Next() (sent bool) {
+	sent = len(r.Sent) > 0
+	clear(r.Sent)
+	clear(r.Behind)
+	return sent
 }
