@@ -128,12 +128,11 @@ func (e *Engine) release(l *lane, b *batch) {
 	}
 }
 
-// parkedReads are the reads of parked records: one at a time, beside those of the
-// log, as large as the database answers in time.
+// parkedReads are the reads of parked records: one at a time, beside those of the log.
 type parkedReads struct {
 	op    port.ID // in flight, 0: none
 	hold  pause
-	rows  int  // most records of the next one
+	pace  captive.Pace
 	first int  // lane index that is asked for first
 	freed bool // a destination recovers
 
@@ -141,29 +140,16 @@ type parkedReads struct {
 	starved bool // one that was not found no room for its first lane: these have the next turn
 }
 
-func (p *parkedReads) worked(quickly bool) {
-	p.hold = pause{}
-	if quickly {
-		p.rows = min(2*p.rows, parkedMost)
-	}
-}
-
-// shrink halves what the next one asks for.
-func (p *parkedReads) shrink(op *readOp) {
+// failed lets the lane that was asked first be asked again first.
+func (p *parkedReads) failed(op *readOp, first int) {
 	asked := 0
 	for i := range op.reads {
 		asked += op.reads[i].MaxRecords
 	}
-	p.rows = max(min(p.rows, asked)/2, 1)
-}
-
-// parkedTimeout is short, so that a page that is too large is found out early. The
-// smallest one has all the time there is.
-func (e *Engine) parkedTimeout() time.Duration {
-	if e.parked.rows == 1 {
-		return e.cfg.StoreTimeout
+	if !p.pace.Alone() {
+		p.first = first
 	}
-	return e.cfg.StoreTimeout / 4
+	p.pace.Failed(asked)
 }
 
 // planParked asks for what is due in lanes whose pipeline is empty, lane by lane in
@@ -175,8 +161,8 @@ func (e *Engine) planParked() {
 		return
 	}
 	var op *readOp
-	rows, views, n := p.rows, max(parkedViews*p.rows/parkedMost, 1), len(e.held)
-	for i := 0; i < n && rows > 0; i++ {
+	rows, views, n := p.pace.Rows(), p.pace.Views(), len(e.held)
+	for i := 0; i < n && rows > 0 && !(op != nil && p.pace.Alone()); i++ {
 		l := e.held[(p.first+i)%n]
 		if !e.wantsParked(l) || !e.mayRead(l) {
 			continue
@@ -207,7 +193,7 @@ func (e *Engine) planParked() {
 	last, _ := e.find(op.lanes[len(op.lanes)-1].id)
 	p.first = last + 1
 	e.reserve(op, (left+1)/2, !e.tight || !p.anySize) // the log has its turn
-	p.op = e.sendRead(op, e.parkedTimeout())
+	p.op = e.sendRead(op, p.pace.Timeout(e.cfg.StoreTimeout))
 }
 
 // dueKeys are the captured keys of the lane whose queues are to be read next, never

@@ -246,3 +246,51 @@ func TestCapturedKeysHoldNoMessages(t *testing.T) {
 	r.settle(0)
 	check("one delivered")
 }
+
+// A lane whose view takes longer than the first part of StoreTimeout has its turn while
+// another lane's parked records are read quickly.
+//
+// Promises: S
+func TestASlowViewHasItsTurnBesideQuickOnes(t *testing.T) {
+	slow, quick := captured("h"), captured("q")
+	slow.HasDue, quick.HasDue = true, true // no heads: the view is read each time
+	r := newRig(t, port.Config{})
+	g := lanes(2, store.ParkedView{})
+	g.Lanes[0].Parked, g.Lanes[1].Parked = slow, quick
+	r.leadWith(g)
+	served, fails := map[store.Lane]int{}, 0
+	for end := r.now + 5*time.Minute; r.now < end; {
+		r.pass(10 * time.Millisecond)
+		if rd, ok := maybe[port.Read](r); ok && rd.Reads[0].Parked {
+			heavy := false
+			for _, x := range rd.Reads {
+				heavy = heavy || x.Lane == 0
+			}
+			if heavy && rd.Timeout < 4*time.Second {
+				fails++
+				r.pass(rd.Timeout)
+				r.step(port.ReadDone{ID: rd.ID, Err: errTest})
+				continue
+			} else if heavy {
+				r.pass(4 * time.Second)
+			}
+			var out []store.Batch
+			for _, x := range rd.Reads {
+				served[x.Lane]++
+				out = append(out, store.Batch{Lane: x.Lane, Parked: quick})
+			}
+			r.step(port.ReadDone{ID: rd.ID, Batches: out})
+		} else if ok {
+			r.step(port.ReadDone{ID: rd.ID})
+		}
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+		}
+		for ok := true; ok; {
+			_, ok = maybe[port.Timer](r)
+		}
+	}
+	if served[0] == 0 {
+		t.Errorf("served %v, failed %d: the lane with the slow view was not read within five minutes", served, fails)
+	}
+}

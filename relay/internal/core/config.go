@@ -14,8 +14,6 @@ const (
 	readsInFlight  = 2
 	parkedTurns    = 1               // parked cycles in a row before a normal batch gets its turn
 	actTurns       = 8               // parked cycles before acts of people get theirs
-	parkedMost     = 2048            // records that one parked read may bring over all lanes
-	parkedViews    = 8               // lanes whose view one parked read may ask for
 	viewAge        = 2 * time.Minute // after which a lane's whole view is read again
 	unknownRounds  = 3               // rounds in which everything unresolved is sent together
 	leftovers      = 16              // messages of unknown fate that may step aside from a batch

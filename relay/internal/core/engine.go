@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/relay/internal/blame"
 	"github.com/postrider/postrider/relay/internal/brake"
+	"github.com/postrider/postrider/relay/internal/captive"
 	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/relay/internal/rate"
@@ -99,7 +100,7 @@ func New(cfg port.Config, seed uint64) *Engine {
 		blamed:    blame.Dead{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,
-		parked:    parkedReads{rows: parkedMost},
+		parked:    parkedReads{pace: captive.NewPace()},
 	}
 }
 

@@ -284,7 +284,8 @@ func (e *Engine) leftOut(op *readOp, l *lane, sb *store.Batch) {
 // backlog of parked records that is slow to read delays no lane without one.
 func (e *Engine) readWorked(op *readOp) {
 	if op.parked {
-		e.parked.worked(e.now-op.sentAt < e.parkedTimeout()/4)
+		e.parked.hold = pause{}
+		e.parked.pace.Worked(e.now-op.sentAt, e.cfg.StoreTimeout)
 		e.storeWorks(health.Parked, op.sentAt)
 		return
 	}
@@ -300,7 +301,8 @@ func (e *Engine) readFailed(op *readOp, err error) {
 	hold, call := &e.readHold, health.Read
 	if op.parked {
 		hold, call = &e.parked.hold, health.Parked
-		e.parked.shrink(op)
+		first, _ := e.find(op.lanes[0].id)
+		e.parked.failed(op, first)
 	}
 	e.pauseFor(hold, e.cfg.OutageBase, e.cfg.OutageMax)
 	if !other {
