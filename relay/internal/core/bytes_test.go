@@ -239,3 +239,42 @@ func TestALaneThatWaitsLeavesBytesToOthers(t *testing.T) {
 		})
 	}
 }
+
+// A relay that may hold one message settles nothing while nothing is sent.
+func TestNothingIsSettledWhereNothingIsDone(t *testing.T) {
+	r := newRig(t, port.Config{MaxMessages: 1})
+	r.lead(1)
+	none[port.Settle](r)
+}
+
+// Every lane has its turn, however few messages may be held.
+//
+// Promises: S
+func TestFewMessagesInMemoryStarveNoLane(t *testing.T) {
+	const lanes = 3
+	b := &backlog{rig: newRig(t, port.Config{MaxMessages: 2}), size: []int{10, 10, 10}, rows: []int{1000, 1000, 1000}, sent: make([]int, lanes), payload: make([]byte, 10)}
+	b.lead(lanes)
+	turns := map[store.Lane]int{}
+	for range 500 {
+		b.pass(10 * time.Millisecond)
+		for moved := true; moved && turns[0] < 300; {
+			moved = false
+			if rd, ok := maybe[port.Read](b.rig); ok {
+				b.answer(rd)
+				moved = true
+			}
+			if d, ok := maybe[port.Deliver](b.rig); ok {
+				turns[d.Lane]++
+				b.step(port.Delivered{ID: d.ID})
+				moved = true
+			}
+			if s, ok := maybe[port.Settle](b.rig); ok {
+				b.step(port.Settled{ID: s.ID})
+				moved = true
+			}
+		}
+	}
+	if turns[2] == 0 {
+		t.Errorf("turns by lane: %v", turns)
+	}
+}

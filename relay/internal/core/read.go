@@ -125,6 +125,9 @@ func (e *Engine) planRead() {
 		e.tight = false
 		return
 	}
+	if e.msgs+e.reserved >= e.cfg.MaxMessages { // the lanes behind the last one found no room
+		e.readFirst = op.lanes[len(op.lanes)-1].id + 1
+	}
 	if !e.tight { // the other half is for the read beside it
 		left = (left + 1) / 2
 	}

@@ -79,7 +79,7 @@ func (e *Engine) settleDue() bool {
 	}
 	// Half of all at once: the read that follows finds room in nearly every lane, and
 	// rows of all lanes lie on the same pages of the database.
-	if due || done >= e.cfg.MaxMessages/2 || dirty > 0 && e.bytes >= e.cfg.MaxBytes { // nothing is read before
+	if due || done >= max(e.cfg.MaxMessages/2, 1) || dirty > 0 && e.bytes >= e.cfg.MaxBytes { // nothing is read before
 		return true
 	}
 	return dirty > 0 && e.now >= oldest+e.settleDelay(done, dirty)
