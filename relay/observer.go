@@ -20,7 +20,7 @@ type Observer struct {
 	Health func(HealthInfo)
 	// Brake is called when a destination is held because it rejects everything.
 	Brake func(BrakeInfo)
-	// Paused is called when a lane stops reading at its cap of parked keys.
+	// Paused is called when a lane stops reading at its cap of parked keys or records.
 	Paused func(PausedInfo)
 }
 

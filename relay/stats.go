@@ -35,7 +35,7 @@ type Stats struct {
 
 	DeliveriesInFlight int
 	Paused             bool              // the pipe, by a person
-	PausedLanes        []store.Lane      // at the cap of parked keys, or paused by a person
+	PausedLanes        []store.Lane      // at the cap of parked keys or records, or paused by a person
 	Braked             []string          // destinations held by the brake
 	Down               map[string]string // parts that are down now -> error
 	LastErrorClass     string            // of the last failed delivery, "" if none

@@ -66,6 +66,7 @@ func (s *stage) until(limit time.Duration, enough func() bool) bool {
 		if enough() {
 			return true
 		}
+		s.facts = s.facts[:0]
 		s.pass(20 * time.Millisecond)
 		s.answer()
 	}
@@ -73,7 +74,6 @@ func (s *stage) until(limit time.Duration, enough func() bool) bool {
 }
 
 func (s *stage) answer() {
-	s.facts = s.facts[:0]
 	s.acts = slices.DeleteFunc(s.acts, func(a port.Action) bool { _, timer := a.(port.Timer); return timer })
 	for {
 		if rd, ok := maybe[port.Read](s.rig); ok {

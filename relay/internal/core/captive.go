@@ -17,7 +17,7 @@ func (e *Engine) setView(l *lane, v store.ParkedView) {
 	if v.Records == 0 {
 		clear(l.suspects)
 	}
-	l.records = v.Records
+	l.records, l.more = v.Records, v.Records >= e.cfg.MaxParked()
 	l.setSingle(v, e.now)
 	l.hasDue, l.due = l.hasSingle, l.single // of a store that does not tell more: of everything
 	e.rearm(l)
@@ -101,6 +101,7 @@ func (e *Engine) learn(l *lane, settled []*batch, s *store.Settlement) {
 		return
 	}
 	l.records = max(l.records-len(s.Unpark), 0)
+	l.refresh = l.refresh || l.more && l.records < e.cfg.MaxParked()/2
 	for i := range s.Park { // the database counted from then
 		if p := &s.Park[i]; p.State == store.Retry {
 			l.captured.Settled(p.Message.Key, p.Seq, e.now+p.DueIn)

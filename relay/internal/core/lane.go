@@ -40,14 +40,17 @@ type lane struct {
 	emptyAt   time.Duration // when the oldest unsettled empty batch was
 
 	releasing bool
-	paused    bool // at the cap of parked keys
-	stopped   bool // by a person
+	paused    bool   // at the cap of parked keys
+	full      bool   // at that of parked records, for which a message could not step aside
+	stopped   bool   // by a person
+	reason    string // of the pause that was told, "": none
 
 	captured  captive.Keys
 	known     bool      // when the queues of the captured keys are due
 	gaps      mark.Gaps // as of the last view
 	gapCount  int
 	records   int
+	more      bool          // there may be more: they were counted to the cap
 	due       time.Duration // when the next parked record is due, if hasDue
 	hasDue    bool
 	single    time.Duration // the same of what stands in no queue, if hasSingle
@@ -166,6 +169,10 @@ func (e *Engine) finish(l *lane) {
 	l.done++
 	l.hold, l.resumes = pause{}, 0
 	e.endWatch()
+	if l.full && (l.records < e.cfg.MaxParked()/8*7 || !e.hasOpenDestination()) {
+		l.full = false
+		e.tellPause(l)
+	}
 	if len(b.msgs) == 0 && len(b.requests) == 0 {
 		if l.emptyAt == 0 {
 			l.emptyAt = max(e.now, 1)

@@ -84,12 +84,32 @@ func (e *Engine) blind(l *lane) bool {
 
 // overCap reports whether the lane's captured keys are at the cap.
 func (e *Engine) overCap(l *lane) bool {
-	over := len(l.captured) >= e.cfg.ParkedKeys
-	if over != l.paused {
-		l.paused = over
-		e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: "parked keys reached the cap", On: over})
+	l.paused = len(l.captured) >= e.cfg.ParkedKeys
+	e.tellPause(l)
+	return l.paused
+}
+
+// tellPause tells why the lane is paused, if that has changed.
+func (e *Engine) tellPause(l *lane) {
+	reason := ""
+	switch {
+	case l.stopped:
+		reason = port.PausedByPerson
+	case l.paused:
+		reason = "parked keys reached the cap"
+	case l.full:
+		reason = "parked records reached the cap"
 	}
-	return over
+	before := l.reason
+	if l.reason = reason; before == reason {
+		return
+	}
+	if before != "" {
+		e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: before})
+	}
+	if reason != "" {
+		e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: reason, On: true})
+	}
 }
 
 // obey stops reading a lane that a person has paused, or continues. Its requests are
@@ -99,7 +119,7 @@ func (e *Engine) obey(l *lane, paused bool) {
 		return
 	}
 	l.stopped, l.paused = paused, false
-	e.tell(port.LanePaused{Lane: l.id, Keys: len(l.captured), Reason: port.PausedByPerson, On: paused})
+	e.tellPause(l)
 }
 
 // dueFirst reports whether the lane's requests wait for what is due of it. The pages
@@ -227,8 +247,15 @@ func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
 func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
 	key := b.msgs[i].Key
 	if !b.parked {
-		full := len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) || l.records >= e.cfg.MaxParked()
-		if full || !e.othersWork(s.name) {
+		if !e.othersWork(s.name) {
+			return false
+		}
+		if l.records >= e.cfg.MaxParked() {
+			l.full = true
+			e.tellPause(l)
+			return false
+		}
+		if len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) {
 			return false
 		}
 	}

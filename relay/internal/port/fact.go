@@ -105,7 +105,7 @@ type (
 	}
 	// PipePaused: a person has paused the pipe (On), or resumed it.
 	PipePaused struct{ On bool }
-	// LanePaused: the lane is paused (On) because its parked keys reached the
+	// LanePaused: the lane is paused (On) because its parked keys or records reached their
 	// cap or a person has paused it, or is resumed (On false).
 	LanePaused struct {
 		Lane   store.Lane

@@ -70,7 +70,7 @@ func newMetrics(ad ops.Admin, labels prometheus.Labels, maxAge time.Duration) *m
 		leases:         d("leases", "Lanes that this relay holds now."),
 		lanes:          d("lanes", "Lanes of the outbox."),
 		instances:      d("instances", "Live relays as of this relay's last lease."),
-		paused:         d("lanes_paused", "Lanes that read no more: too many keys are set aside, or a person has paused them."),
+		paused:         d("lanes_paused", "Lanes that read no more: too many keys or records are set aside, or a person has paused them."),
 		pipePaused:     d("pipe_paused", "1 while a person has paused the pipe."),
 		braked:         d("destinations_braked", "Destinations held because they reject everything."),
 		inFlight:       d("deliveries_in_flight", "Calls to the broker that have not returned."),
