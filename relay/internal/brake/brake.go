@@ -15,6 +15,8 @@ const (
 	shared = 1024
 	// stale is the time after which a count is forgotten, if there is no room or it is shared.
 	stale = time.Hour
+	// quiet is the time after which a rejection no longer tells that something is wrong.
+	quiet = time.Minute
 )
 
 // row counts the rejections in a row of one destination that seems to be up.
@@ -29,10 +31,14 @@ type Rows struct {
 	rows   map[string]row
 	others []row         // of destinations without a count of their own
 	swept  time.Duration // when room was made last
+	newest time.Duration // when something was rejected last
 }
 
 // Len returns the number of destinations that have a count of their own.
 func (r *Rows) Len() int { return len(r.rows) }
+
+// Quiet reports whether nothing was rejected lately.
+func (r *Rows) Quiet(now time.Duration) bool { return len(r.rows) == 0 || now >= r.newest+quiet }
 
 // Works forgets the count of a destination that acknowledged a message.
 func (r *Rows) Works(name string) { delete(r.rows, name) }
@@ -42,6 +48,7 @@ func (r *Rows) Works(name string) { delete(r.rows, name) }
 // a count with a few others, whatever their codes: it may reach the limit early, not late.
 // Held reports the destinations that are held for their count, which is kept.
 func (r *Rows) Rejected(now time.Duration, name, code string, limit int, held func(name string) bool) (n int, fresh bool) {
+	r.newest = now
 	w, known := r.rows[name]
 	if !known && len(r.rows) >= Most {
 		if held(name) {

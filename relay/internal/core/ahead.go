@@ -15,7 +15,7 @@ import (
 
 // mayAhead reports whether messages of the lane may go ahead: nothing is wrong.
 func (e *Engine) mayAhead(l *lane) bool {
-	return e.cfg.Store.Ahead && e.cfg.Claim == nil && !e.wary && len(e.scopes)+e.rows.Len() == 0 && !e.ending(l) && !l.stopped &&
+	return e.cfg.Store.Ahead && e.cfg.Claim == nil && !e.wary && len(e.scopes) == 0 && e.rows.Quiet(e.now) && !e.ending(l) && !l.stopped &&
 		l.crashes == 0 && l.narrow == 0 && l.hold == pause{} && l.resumes == 0 && len(l.suspects) == 0 && !l.stuck()
 }
 

@@ -178,6 +178,17 @@ func TestWhatMayNotGoAheadIsForgotten(t *testing.T) {
 	}
 }
 
+// A rejection keeps messages from going ahead for a minute, not for ever: a topic that does not
+// exist never acknowledges what would end its count.
+func TestAnOldRejectionKeepsNothingFromGoingAhead(t *testing.T) {
+	r := aheadRig(t, port.Config{})
+	held := func(string) bool { return false }
+	r.e.rows.Rejected(r.e.now-time.Minute, "typo", "", 20, held)
+	wantEqual(t, "a minute after a rejection", r.e.mayAhead(r.e.held[0]), true)
+	r.e.rows.Rejected(r.e.now-time.Second, "typo", "", 20, held)
+	wantEqual(t, "a second after one", r.e.mayAhead(r.e.held[0]), false)
+}
+
 // Behind a batch whose fate is open nothing is asked for ahead: what comes behind it shows whether
 // its destination works, and the table must bring that. Neither is it while some message is to be sent
 // alone, in any lane.

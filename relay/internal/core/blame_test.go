@@ -49,6 +49,33 @@ func TestAPartOfADestinationThatIsDownBurnsNoAttempt(t *testing.T) {
 	}
 }
 
+// A destination of which a part is down is acknowledged and unavailable in one call after the
+// other. It is told as down for as long as that lasts, and as available once.
+func TestAPartOfADestinationThatIsDownIsToldSeldom(t *testing.T) {
+	down := true
+	s := newStage(t, port.Config{}, 4, partly(&down))
+	var told []bool
+	see := func() bool {
+		for _, f := range factsOf[port.HealthChanged](s.rig) {
+			told = append(told, f.Down)
+		}
+		s.facts = nil
+		return false
+	}
+	for i := range 900 {
+		s.comes(time.Duration(i)*time.Second, store.Lane(i%4), fmt.Sprint("part", i), fmt.Sprint("good", i%20))
+	}
+	s.until(10*time.Minute, see)
+	if n := len(told); n == 0 || n > 10 || !told[n-1] {
+		t.Errorf("told %d times in ten minutes, the last time as down: %v", n, n > 0 && told[n-1])
+	}
+	down = false
+	s.until(5*time.Minute, see)
+	if n := len(told); told[n-1] {
+		t.Errorf("still told as down five minutes after the outage")
+	}
+}
+
 // An outage of a part that meets few messages at a time makes no more than so many
 // dead letters, until one of its messages is acknowledged.
 func TestAPartOfADestinationThatIsDownMakesFewDeadLetters(t *testing.T) {

@@ -79,6 +79,7 @@ type Engine struct {
 
 	health health.Store
 	sink   health.Sink
+	places health.Destinations
 
 	timer time.Duration // what was asked for last, 0: nothing
 }
@@ -97,6 +98,7 @@ func New(cfg port.Config, seed uint64) *Engine {
 		scopes:    map[string]*scope{},
 		dests:     map[string]string{},
 		watched:   health.Places{},
+		places:    health.Destinations{},
 		blamed:    blame.Dead{},
 		pollDelay: cfg.PollMin,
 		avgSize:   512,

@@ -8,9 +8,7 @@ import (
 
 // storeFails takes in a failed call that began at that time.
 func (e *Engine) storeFails(kind health.Kind, began time.Duration, err error) {
-	if f := e.health.Fails(e.now, began, kind, err); f != nil {
-		e.tell(f)
-	}
+	e.tellAll(e.health.Fails(e.now, began, kind, err))
 }
 
 // storeWorks takes in a call that began at that time and worked.
@@ -30,12 +28,7 @@ func (e *Engine) planHealth() {
 			}
 		}
 	}
-	if f := e.health.Answers(e.now); f != nil {
-		e.tell(f)
-	}
-	if f := e.health.End(e.now); f != nil {
-		e.tell(f)
-	}
+	e.tellAll(e.health.Answers(e.now), e.health.End(e.now))
 }
 
 // obsolete returns when the fault of a kind of read is out of date, because no such

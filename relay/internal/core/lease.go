@@ -255,7 +255,7 @@ func (e *Engine) takeGrant(g store.Grant) {
 	if g.Lapse > 0 { // who lives has renewed it by then, as a rule, and who died is succeeded at once
 		ls.nextAt = min(ls.nextAt, e.now+max(g.Lapse, e.cfg.TTL/20))
 	}
-	e.rate.Share(e.cfg.Rate, len(e.held), g.Total)
+	e.rate.Share(e.now, e.cfg.Rate, len(e.held), g.Total)
 	e.tell(port.LeaseRenewed{Lanes: len(e.held), Total: g.Total, Instances: g.Instances})
 }
 

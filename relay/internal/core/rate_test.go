@@ -101,6 +101,23 @@ func TestRateIsSharedByLanes(t *testing.T) {
 	}
 }
 
+// Lanes that come shorten the wait for what an instance with few of them has sent.
+//
+// Promises: S
+func TestLanesThatComeShortenTheWait(t *testing.T) {
+	r := newRig(t, port.Config{Rate: 1})
+	g := lanes(1, store.ParkedView{})
+	g.Total = 64
+	r.leadWith(g)
+	r.read(r.batch(0, "p1", "a"))
+	r.deliver()
+	wantEqual(t, "wait with one lane of 64", r.e.rate.At-r.now, 64*time.Second)
+	r.e.takeGrant(lanes(64, store.ParkedView{}))
+	wantEqual(t, "wait with all lanes", r.e.rate.At-r.now, time.Second)
+	r.e.takeGrant(g)
+	wantEqual(t, "wait with one lane again", r.e.rate.At-r.now, time.Second)
+}
+
 // Without a rate nothing waits.
 func TestNoRate(t *testing.T) {
 	r := newRig(t, port.Config{Page: 4})

@@ -7,7 +7,6 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
-	"github.com/postrider/postrider/relay/internal/health"
 	"github.com/postrider/postrider/relay/internal/port"
 )
 
@@ -25,8 +24,6 @@ type scope struct {
 
 	code   string // of the rejections for which the brake holds
 	braked bool
-
-	said health.Reasons
 }
 
 // isOut reports whether the last answer was an outage. A scope that is nil works.
@@ -102,17 +99,11 @@ func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
 		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))
 	}
-	opens := !s.open
 	s.open = true
-	switch {
-	case s.name == "":
+	if s.name == "" {
 		e.sinkFails(err)
-	case opens:
-		s.said = nil
-		s.said.Fresh(err)
-		e.tell(port.HealthChanged{Part: "destination " + s.name, Down: true, Err: err})
-	case s.said.Fresh(err):
-		e.tell(port.ReasonChanged{Part: "destination " + s.name, Err: err})
+	} else {
+		e.tellAll(e.places.Fails(e.now, s.name, err))
 	}
 }
 
@@ -140,9 +131,7 @@ func (e *Engine) drop(s *scope, untried bool) {
 	if s.braked {
 		e.tell(port.BrakeChanged{Destination: s.name, Code: s.code})
 	}
-	if s.open && s.name != "" {
-		e.tell(port.HealthChanged{Part: "destination " + s.name, Untried: untried})
-	}
+	e.tellAll(e.places.Works(e.now, s.name, untried))
 	delete(e.scopes, s.name)
 	e.parked.freed = true
 	if s.name == "" {
@@ -159,6 +148,7 @@ func (e *Engine) drop(s *scope, untried bool) {
 // messages have gone to another relay with their lanes, or a person has removed them, and no
 // acknowledgement will come. The count of rejections stays, so a brake holds again at once.
 func (e *Engine) planScopes() {
+	e.tellAll(e.places.Ends(e.now)...)
 	if !e.lease.valid || e.paused {
 		e.restFrom = e.now
 		return
@@ -242,14 +232,14 @@ func (e *Engine) othersWork(destination string) bool {
 	return e.acked.Work(e.now, func(topic string) bool { return e.destination(topic) != destination })
 }
 
-func (e *Engine) sinkFails(err error) {
-	if f := e.sink.Fails(e.now, err); f != nil {
-		e.tell(f)
-	}
-}
+func (e *Engine) sinkFails(err error)    { e.tellAll(e.sink.Fails(e.now, err)) }
+func (e *Engine) sinkWorks(untried bool) { e.tellAll(e.sink.Works(untried)) }
 
-func (e *Engine) sinkWorks(untried bool) {
-	if f := e.sink.Works(untried); f != nil {
-		e.tell(f)
+// tellAll tells the facts that are not nil.
+func (e *Engine) tellAll(facts ...port.Fact) {
+	for _, f := range facts {
+		if f != nil {
+			e.tell(f)
+		}
 	}
 }

@@ -27,6 +27,7 @@ func (e *Engine) planTimer() {
 		at(e.drainUntil)
 	}
 	e.healthTimes(at)
+	e.places.Times(at)
 	at(e.readHold.until)
 	at(e.rate.At)
 	at(e.parked.hold.until)

@@ -136,7 +136,7 @@ func (h *Store) Changes() { h.newHistory = true }
 func (h *Store) calm() time.Duration {
 	switch {
 	case h.relapses > RelapsesMost:
-		return min(PartCalm<<min(h.relapses-RelapsesMost-1, 4), CalmMost)
+		return calmAfter(h.relapses)
 	case h.part:
 		return PartCalm
 	}

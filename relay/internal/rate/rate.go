@@ -19,10 +19,16 @@ type Limit struct {
 
 // Share sets the part of a pipe's rate that an instance with held of all lanes may use: a
 // lane has one owner, so together the instances stay below the rate. Without lanes the
-// part stays as it is, since 0 would be no limit for the first ones that come.
-func (l *Limit) Share(rate float64, held, all int) {
-	if held > 0 {
-		l.PerSecond = rate * float64(held) / float64(max(all, held))
+// part stays as it is, since 0 would be no limit for the first ones that come. With more
+// lanes what is left of the wait for the last call gets shorter.
+func (l *Limit) Share(now time.Duration, rate float64, held, all int) {
+	if held == 0 || rate == 0 {
+		return
+	}
+	before := l.PerSecond
+	l.PerSecond = rate * float64(held) / float64(max(all, held))
+	if l.At > now && l.PerSecond > before {
+		l.At = now + time.Duration(float64(l.At-now)*before/l.PerSecond)
 	}
 }
 
