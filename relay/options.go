@@ -44,10 +44,12 @@ type Retry struct {
 
 // Options tune a relay. The zero value of every field is a good default.
 type Options struct {
-	Instance string       // a name for people; "": [DefaultInstance]
-	Version  string       // of the program, shown beside Instance
-	Lanes    []store.Lane // when not empty, only these lanes are worked on
-	MaxLanes int          // most lanes to hold; 0: the fair share
+	Instance string // a name for people; "": [DefaultInstance]
+	Version  string // of the program, shown beside Instance
+	// Lanes are the only lanes to work on, when not empty. Relays share no lanes of these: the
+	// first one of several with the same Lanes takes all, or MaxLanes, and the others stand by.
+	Lanes    []store.Lane
+	MaxLanes int // most lanes to hold; 0: the fair share, or all of Lanes
 
 	// LeaseTTL is how long a dead instance keeps its lanes. 0: 2 s, with
 	// which another instance takes over within 3 s.

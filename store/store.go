@@ -107,7 +107,7 @@ type LeaseRequest struct {
 	Instance string        // a name for people; need not be unique
 	TTL      time.Duration // how long the heartbeat counts
 	MaxLanes int           // most lanes to hold; 0: the fair share
-	Only     []Lane        // when not empty, only these lanes are taken
+	Only     []Lane        // when not empty, only these lanes are taken, and not shared
 	Release  []Release     // lanes to give back now, each with its epoch
 	Leave    bool          // give back everything and forget the instance
 	// Observe asks for the grant without taking new lanes (a draining instance).
@@ -123,6 +123,21 @@ type LeaseRequest struct {
 	// ActsOnly asks for lanes to carry out requests there, and to send nothing. A store
 	// leaves the views of parked records out, which take a while where there are many.
 	ActsOnly bool
+}
+
+// Share returns how many of an outbox's lanes the instance may hold, where so many instances are
+// alive: the fair share, or all lanes of Only, since a store does not know what others may take;
+// MaxLanes at the most.
+func (r *LeaseRequest) Share(lanes, instances int) int {
+	instances = max(instances, 1)
+	share := (lanes + instances - 1) / instances
+	if len(r.Only) > 0 {
+		share = len(r.Only)
+	}
+	if r.MaxLanes > 0 {
+		share = min(share, r.MaxLanes)
+	}
+	return share
 }
 
 // Report is what an instance tells people of itself with a heartbeat. A store

@@ -65,13 +65,9 @@ func (p *pipe) release(bootID string) {
 
 // take gives free lanes to an instance up to its share.
 func (db *database) take(p *pipe, req store.LeaseRequest, now time.Time) {
-	live := db.alive(now)
-	share := (len(p.lanes) + live - 1) / max(live, 1)
+	share := req.Share(len(p.lanes), db.alive(now))
 	if db.opts.Defect == SharedLease {
 		return // grant shows every lane to everybody
-	}
-	if req.MaxLanes > 0 {
-		share = min(share, req.MaxLanes)
 	}
 	held := 0
 	for _, l := range p.lanes {

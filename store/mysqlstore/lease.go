@@ -275,12 +275,7 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 			free = append(free, l)
 		}
 	}
-	count := max(1, g.Instances)
-	share := (g.Total + count - 1) / count
-	if req.MaxLanes > 0 {
-		share = min(share, req.MaxLanes)
-	}
-	free = free[:max(0, min(len(free), share-held))]
+	free = free[:max(0, min(len(free), req.Share(g.Total, g.Instances)-held))]
 	if len(free) == 0 {
 		return nil
 	}

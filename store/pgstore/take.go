@@ -50,26 +50,13 @@ func (s *Store) giveBack(ctx context.Context, req store.LeaseRequest) error {
 	return err
 }
 
-// wants returns the number of lanes that an instance lacks of its share.
-func (a *leaseAnswer) wants(req store.LeaseRequest) int {
-	if req.Leave || req.Observe {
-		return 0
-	}
-	live := max(a.live, 1)
-	share := (a.lanes + live - 1) / live
-	if req.MaxLanes > 0 {
-		share = min(share, req.MaxLanes)
-	}
-	return share - len(a.grants)
-}
-
 // take takes free lanes, up to the instance's share. If another session's unfinished transaction blocks
 // one, sessions that have been silent for a lease are terminated. If that does not
 // help, the lanes are tried one by one for a short time, and blocked ones
 // are left for the next heartbeat.
 func (s *Store) take(ctx context.Context, req store.LeaseRequest, a *leaseAnswer) error {
-	wants := a.wants(req)
-	if wants <= 0 {
+	wants := req.Share(a.lanes, a.live) - len(a.grants)
+	if wants <= 0 || req.Leave || req.Observe {
 		return nil
 	}
 	l := s.box.Limits()

@@ -241,11 +241,7 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 	if err != nil {
 		return err
 	}
-	live := max(1, g.Instances)
-	share := (g.Total + live - 1) / live
-	if req.MaxLanes > 0 {
-		share = min(share, req.MaxLanes)
-	}
+	share := req.Share(g.Total, g.Instances)
 	free, err := db.List[store.Lane](ctx, q, `SELECT lane FROM postrider_progress WHERE pipe = ? AND owner = '' ORDER BY lane`, s.box.Pipe)
 	if err != nil {
 		return err

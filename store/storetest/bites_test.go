@@ -183,9 +183,14 @@ func TestBitesOnWrappers(t *testing.T) {
 	}{
 		"ignores MaxLanes": {[]string{"lease/max-lanes"}, eachRequest(func(r *store.LeaseRequest) { r.MaxLanes = 0 })},
 		"ignores Only":     {[]string{"lease/only"}, eachRequest(func(r *store.LeaseRequest) { r.Only = nil })},
-		"ignores Observe":  {[]string{"lease/observe", "lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Observe = false })},
-		"ignores Release":  {[]string{"lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Release = nil })},
-		"ignores Leave":    {[]string{"lease/leave"}, eachRequest(func(r *store.LeaseRequest) { r.Leave = false })},
+		"shares the lanes of Only": {[]string{"lease/only"}, eachRequest(func(r *store.LeaseRequest) {
+			if len(r.Only) > 1 {
+				r.MaxLanes = len(r.Only) - 1
+			}
+		})},
+		"ignores Observe": {[]string{"lease/observe", "lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Observe = false })},
+		"ignores Release": {[]string{"lease/release"}, eachRequest(func(r *store.LeaseRequest) { r.Release = nil })},
+		"ignores Leave":   {[]string{"lease/leave"}, eachRequest(func(r *store.LeaseRequest) { r.Leave = false })},
 		"a lane whose epoch is not the known one is left out": {[]string{"lease/crossed"}, func(s store.Store) broken {
 			return broken{Store: s, lease: func(ctx context.Context, req store.LeaseRequest) (store.Grant, error) {
 				g, err := s.Lease(ctx, req)

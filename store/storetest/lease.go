@@ -37,7 +37,7 @@ func leaseCases() []Case {
 		},
 		{
 			Name: "lease/only", Run: leaseOnly,
-			Promise: "with Only set, no other lane is taken",
+			Promise: "with Only set, no other lane is taken, and all of these are, whatever others want",
 		},
 		{
 			Name: "lease/observe", Run: leaseObserve,
@@ -216,16 +216,22 @@ func leaseOnly(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	want := lanesOf(watcher.grant)[env.Features().Lanes-1]
+	all := lanesOf(watcher.grant)
+	slices.Sort(all)
 	if err := watcher.leave(ctx); err != nil {
 		return err
 	}
-	r := newRelay(env, "a")
-	if err := r.lease(ctx, func(req *store.LeaseRequest) { req.Only = []store.Lane{want} }); err != nil {
-		return err
-	}
-	if got := lanesOf(r.grant); !slices.Equal(got, []store.Lane{want}) {
-		return fmt.Errorf("Only lane %d granted lanes %v", want, got)
+	last := len(all) - 1
+	for boot, want := range [][]store.Lane{all[last:], all[:last]} {
+		r := newRelay(env, fmt.Sprint("relay ", boot))
+		if err := r.lease(ctx, func(req *store.LeaseRequest) { req.Only = want }); err != nil {
+			return err
+		}
+		got := lanesOf(r.grant)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("Only lanes %v granted lanes %v", want, got)
+		}
 	}
 	return nil
 }

@@ -46,8 +46,8 @@ func TestTheCapOfParkedRecordsIsTold(t *testing.T) {
 	}
 }
 
-// A count of parked records that reached its cap is taken anew before it has fallen to 0: the
-// two-minute view of a lane with more records goes on.
+// A count of parked records that reached its cap is taken anew before it has fallen to 0, or
+// nobody would view the lane every two minutes.
 //
 // Promises: S
 func TestRecordsThatWereNotCountedAreCountedLater(t *testing.T) {

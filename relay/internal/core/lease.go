@@ -241,10 +241,8 @@ func (e *Engine) takeGrant(g store.Grant) {
 	ls := &e.lease
 	ls.fair = len(e.held)
 	if g.Instances > 0 && g.Total > 0 {
-		ls.fair = (g.Total + g.Instances - 1) / g.Instances
-	}
-	if e.cfg.MaxLanes > 0 {
-		ls.fair = min(ls.fair, e.cfg.MaxLanes)
+		req := store.LeaseRequest{MaxLanes: e.cfg.MaxLanes, Only: e.cfg.Only}
+		ls.fair = req.Share(g.Total, g.Instances)
 	}
 	for i, l := range e.held {
 		l.releasing = i >= ls.fair && !l.singly()

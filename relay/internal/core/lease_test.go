@@ -496,3 +496,17 @@ func TestAnUnansweredHeartbeatIsToldBeforeItsLapse(t *testing.T) {
 	wantEqual(t, "lapses", fmt.Sprint(len(factsOf[port.LeaseLapsed](r)), factsOf[port.LeaseLapsed](r)[0].Outage), "1 true")
 	wantEqual(t, "health changes", len(factsOf[port.HealthChanged](r)), 1)
 }
+
+// The lanes that alone may be taken are not given back for the share of others, who may not
+// want them.
+//
+// Promises: S
+func TestOnlyTheseLanesAreNotShared(t *testing.T) {
+	g := lanes(3, store.ParkedView{})
+	g.Total, g.Instances = 4, 2
+	r := newRig(t, port.Config{Only: []store.Lane{0, 1, 2}})
+	r.leadWith(g)
+	r.others = 1
+	r.pass(10 * time.Second)
+	wantEqual(t, "lanes held", len(r.e.held), 3)
+}

@@ -18,7 +18,7 @@ type destination struct {
 	fails    bool          // as of the last answer
 	down     bool          // in a reported outage
 	relapses int           // outages in a row that began soon after the last one
-	worksAt  time.Duration // when it worked again, if it does
+	worksAt  time.Duration // when it recovered, if it has
 	upAt     time.Duration // when the last outage ended
 	said     Reasons
 }
@@ -43,7 +43,7 @@ func (d Destinations) Fails(now time.Duration, name string, err error) port.Fact
 	return nil
 }
 
-// Works records that a destination works again, or untried, that nothing was sent there for
+// Works records that a destination has recovered, or untried, that nothing was sent there for
 // long. It returns the end of the outage if it must be reported now, and nil otherwise.
 func (d Destinations) Works(now time.Duration, name string, untried bool) port.Fact {
 	x := d[name]
