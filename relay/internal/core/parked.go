@@ -37,7 +37,7 @@ func (e *Engine) planViews() {
 		if l.records > 0 && e.now >= l.viewedAt+viewAge && !l.stuck() {
 			l.refresh = true
 		}
-		if e.now < l.resumes && e.wantsParked(l) {
+		if e.now < l.resumes && e.mayMakeWay(l) && e.wantsParked(l) {
 			if e.rearm(l); e.wantsParked(l) { // what is due goes first
 				e.makeWay(l)
 			}
@@ -45,12 +45,14 @@ func (e *Engine) planViews() {
 	}
 }
 
-// makeWay drops a first batch that waits, if the broker has nothing of it: it is read again.
-// What its outages have told holds, or it would never be sent singly.
+// mayMakeWay reports whether the lane's first batch waits and the broker has nothing of it.
+func (e *Engine) mayMakeWay(l *lane) bool {
+	return l.call == nil && l.done < len(l.queue) && !l.queue[l.done].sent && e.holdsBack(l)
+}
+
+// makeWay drops a first batch that may make way: it is read again. What its outages have told
+// holds, or it would never be sent singly.
 func (e *Engine) makeWay(l *lane) {
-	if l.call != nil || l.done >= len(l.queue) || l.queue[l.done].sent || !e.holdsBack(l) {
-		return
-	}
 	for _, b := range l.queue[l.done:] {
 		if !b.parked {
 			l.outages, l.alone = b.outages, b.alone
@@ -134,7 +136,7 @@ func (e *Engine) dueFirst(l *lane) bool {
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
-		if len(l.requests) > 0 {
+		if len(l.requests) > 0 && e.mayMakeWay(l) {
 			e.makeWay(l)
 		}
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {
