@@ -153,6 +153,43 @@ func TestAnswersReadABoundedNumberOfRows(t *testing.T) {
 	}
 }
 
+// What a status reads of a backlog does not grow with it, nor with the number of lanes above
+// 16, without statistics of the table too, and counts are marked as lower bounds then. A lane
+// with many messages is counted up to the limit where others have few.
+func TestAStatusOfABacklogIsBounded(t *testing.T) {
+	const lanes, limit = 64, 100
+	for _, version := range testserver.NewestPostgres() {
+		d := fresh(t, version, lanes)
+		d.owner("a")
+		d.exec(`ALTER TABLE box.outbox SET (autovacuum_enabled = off)`)
+		c := d.counting()
+		plain := pgstore.New(c.pool, &pgstore.Options{Schema: d.schema, CountLimit: limit})
+		filtered := pgstore.New(c.pool, &pgstore.Options{Schema: d.schema, CountLimit: limit, Pipe: "f"})
+		if _, err := plain.Office().Pipes.AddPipe(t.Context(), ops.AddPipe{Name: "f", From: ops.FromBeginning, Filter: store.Filter{Topics: []string{"t"}}, Actor: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			what, insert   string
+			pending, reads int64
+		}{
+			{"one lane has many", `INSERT INTO box.outbox (topic, key) SELECT 't', 'k' FROM generate_series(1, 3000)`, limit, 3 * limit},
+			{"all lanes have many", `INSERT INTO box.outbox (topic) SELECT 't' FROM generate_series(1, 30000)`, 16 * limit, 16*limit + 4*lanes},
+		} {
+			d.exec(step.insert)
+			for pipe, s := range map[string]*pgstore.Store{"plain": plain, "filtered": filtered} {
+				var st ops.Status
+				c.reads("status, "+pipe+", "+step.what, step.reads, 0, func() (err error) {
+					st, err = s.Office().Admin.Status(t.Context())
+					return err
+				})
+				if st.Pending != step.pending || !st.Capped || st.Lag <= 0 {
+					t.Errorf("%s, %s: pending %d, lower bound %v, lag %v; want %d and true", pipe, step.what, st.Pending, st.Capped, st.Lag, step.pending)
+				}
+			}
+		}
+	}
+}
+
 // Where none of the messages that are counted is due, or the pipe's, a message behind them is
 // taken for due: the lag is an upper bound, and marked as one.
 func TestLagBehindWhatIsCounted(t *testing.T) {

@@ -40,7 +40,7 @@ type Options struct {
 	Durable    Durability    // how safe a transaction must be before its messages are read; default: committed
 	MakePipe   bool          // Lease makes a pipe that is missing, from now; default: it is an error, since a misspelt name would hold back retention for ever
 	Wake       Wake          // how Wait learns of work early; default: it sleeps, and the relay polls
-	CountLimit int           // rows that Status counts before it says "at least": per lane ahead; per pipe five times as many that are scheduled, retried, waiting or dead; default 2,000
+	CountLimit int           // rows that Status counts before it says "at least": per lane ahead, and 16 times as many in all lanes; per pipe five times as many that are scheduled, retried, waiting or dead; default 2,000
 }
 
 // Store is one pipe of an outbox in PostgreSQL. It is safe for concurrent use.

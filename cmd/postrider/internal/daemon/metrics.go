@@ -80,7 +80,7 @@ func newMetrics(ad ops.Admin, labels prometheus.Labels, maxAge time.Duration) *m
 		wakes:          d("wake", "1 for the way by which the relay learns of messages now: poll, listen or log.", "by"),
 		statusUp:       d("status_up", "1 when the database answered the last question for the series below."),
 		pending:        d("pending_messages", "Committed messages that are not settled."),
-		lag:            d("lag_seconds", "Age of the oldest message that is neither sent nor dead; a scheduled one counts from its time on. An upper bound while the first 2,000 messages of a lane are all scheduled for later."),
+		lag:            d("lag_seconds", "Age of the oldest message that is neither sent nor dead; a scheduled one counts from its time on. An upper bound while the first messages of a lane, as many as are counted, are all scheduled for later."),
 		lanePending:    d("lane_pending_messages", "Committed messages of a lane that are not settled.", "lane"),
 		laneLag:        d("lane_lag_seconds", "Age of a lane's oldest message that is neither sent nor dead.", "lane"),
 		laneParked:     d("lane_parked_messages", "Records of a lane that are set aside.", "lane"),

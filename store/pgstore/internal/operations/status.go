@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +53,7 @@ func NewAdmin(o *db.Outbox, countLimit int) *Admin {
 }
 
 // Status counts messages by state, from the database only. It counts each lane up to
-// Options.CountLimit.
+// Options.CountLimit, and all lanes together up to 16 times as many.
 func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 	if s.Bad != nil {
 		return ops.Status{}, s.Bad
@@ -67,7 +68,7 @@ func (s *Admin) Status(ctx context.Context) (ops.Status, error) {
 	return st, nil
 }
 
-// StatusBy counts up to limit rows of each lane.
+// StatusBy counts up to limit rows of each lane, and of all lanes what 16 of them may have.
 func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.Status, known bool, err error) {
 	st = ops.Status{Pipe: s.Pipe, Parked: map[string]int64{}}
 	pipe := s.Pipe
@@ -88,10 +89,12 @@ func (s *Admin) StatusBy(ctx context.Context, by db.Batcher, limit int) (st ops.
 	b.Queue(`SELECT set_config('jit', 'off', true)`)
 	b.Queue(s.sql.status, pipe).QueryRow(func(row pgx.Row) error { return row.Scan(&st.Identity, &pipes, &st.Paused) })
 	var aside [2][]bool // by lane: something that is not dead is set aside, and something that is
-	b.Queue(counts, pipe, limit).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(countSettings, "off")
+	b.Queue(counts, pipe, limit, int64(min(limit, math.MaxInt/countLanes))*countLanes).Query(func(rows pgx.Rows) (err error) {
 		aside, err = scanLanes(rows, &st)
 		return err
 	})
+	b.Queue(countSettings, "on")
 	most := ops.ParkedLimit(limit)
 	b.Queue(s.sql.states, pipe, most).Query(func(rows pgx.Rows) error { return scanStates(rows, &st, aside, most) })
 	b.Queue(s.sql.instances, pipe).Query(func(rows pgx.Rows) error { return scanInstances(rows, &st) })
