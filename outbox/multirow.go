@@ -9,11 +9,13 @@ import (
 )
 
 // Bounds of one statement: 99 rows keep it below 999 variables, the smallest
-// limit that SQLite has shipped with. MySQL bounds the bytes of a packet, to 16 MiB
-// where MariaDB's default was not raised; a driver may write binary data twice as long.
+// limit that SQLite has shipped with; the limit of a prepared statement of MySQL is 65,535. MySQL
+// bounds the bytes of a packet, to 16 MiB where MariaDB's default was not raised; a driver may write
+// binary data twice as long.
 const (
-	rowBatch         = 99
+	sqliteBatch      = 99
 	sqliteBatchBytes = 16 << 20
+	mysqlBatch       = 1000
 	mysqlBatchBytes  = 4 << 20
 )
 
@@ -22,19 +24,22 @@ const (
 // a call must not be committed by a caller who overlooks an error.
 type multiRow struct {
 	insert string
-	full   string // for rowBatch rows
-	bytes  int    // of one statement
+	full   string // for the most rows
+	most   int    // rows of one statement
+	bytes  int    // the same
 }
 
-func newSQLite(table string) *multiRow { return newMultiRow(table, columns, sqliteBatchBytes) }
+func newSQLite(table string) *multiRow {
+	return newMultiRow(table, columns, sqliteBatch, sqliteBatchBytes)
+}
 
 func newMySQL(table string) *multiRow {
-	return newMultiRow(table, strings.Replace(columns, " key,", " `key`,", 1), mysqlBatchBytes)
+	return newMultiRow(table, strings.Replace(columns, " key,", " `key`,", 1), mysqlBatch, mysqlBatchBytes)
 }
 
-func newMultiRow(table, columns string, bytes int) *multiRow {
-	s := &multiRow{insert: "INSERT INTO " + table + " " + columns + " VALUES ", bytes: bytes}
-	s.full = s.statement(rowBatch)
+func newMultiRow(table, columns string, most, bytes int) *multiRow {
+	s := &multiRow{insert: "INSERT INTO " + table + " " + columns + " VALUES ", most: most, bytes: bytes}
+	s.full = s.statement(most)
 	return s
 }
 
@@ -43,7 +48,7 @@ func (s *multiRow) statement(rows int) string {
 }
 
 func (s *multiRow) write(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error {
-	if chunk(msgs, rowBatch, s.bytes) == len(msgs) {
+	if chunk(msgs, s.most, s.bytes) == len(msgs) {
 		return s.writeChunks(ctx, tx, ids, msgs)
 	}
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT postrider_enqueue"); err != nil {
@@ -60,9 +65,9 @@ func (s *multiRow) write(ctx context.Context, tx Tx, ids []string, msgs []postri
 
 func (s *multiRow) writeChunks(ctx context.Context, tx Tx, ids []string, msgs []postrider.Message) error {
 	for len(msgs) > 0 {
-		n := chunk(msgs, rowBatch, s.bytes)
+		n := chunk(msgs, s.most, s.bytes)
 		query := s.full
-		if n < rowBatch {
+		if n < s.most {
 			query = s.statement(n)
 		}
 		args := make([]any, 0, n*columnCount)

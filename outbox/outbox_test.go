@@ -168,8 +168,8 @@ func TestChunks(t *testing.T) {
 		{"bytes", dialect.Postgres, big, 3},
 		{"sqlite full", dialect.SQLite, msgs[:99], 1},
 		{"sqlite one more, in a savepoint", dialect.SQLite, msgs[:100], 4},
-		{"mysql full", dialect.MySQL, msgs[:99], 1},
-		{"mysql one more, in a savepoint", dialect.MySQL, msgs[:100], 4},
+		{"mysql full", dialect.MySQL, msgs[:1000], 1},
+		{"mysql one more, in a savepoint", dialect.MySQL, msgs[:1001], 4},
 		{"none", dialect.Postgres, nil, 0},
 	} {
 		tx := &recorder{}
