@@ -3,16 +3,12 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"math/rand/v2"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/postrider/postrider/internal/testserver"
 	"github.com/postrider/postrider/store"
-	"github.com/postrider/postrider/store/internal/holes"
 )
 
 // questions is how many statements the session of a connection has sent.
@@ -142,65 +138,5 @@ func TestAStatusHasFewStatements(t *testing.T) {
 			t.Fatal(err)
 		}
 		ask(1, 26)
-	})
-}
-
-// Near the tip the rows of all lanes are read in number order, and far from it lane by
-// lane: both find the same.
-func TestNumberOrderFindsTheRowsOfLanes(t *testing.T) {
-	onEach(t, func(t *testing.T, server *testserver.MySQL) {
-		db := newOutbox(t, server, testLanes)
-		rnd := rand.New(rand.NewPCG(1, 2))
-		for i := range 200 {
-			if _, err := db.ExecContext(t.Context(), "INSERT INTO postrider_outbox (topic, `key`) VALUES ('t', ?)", fmt.Sprint(rnd.IntN(9))); err != nil {
-				t.Fatal(err)
-			}
-			if i%7 == 0 { // a number without a row
-				if _, err := db.ExecContext(t.Context(), `DELETE FROM postrider_outbox ORDER BY seq DESC LIMIT 1`); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		s := New(db, nil)
-		both := 0
-		for range 50 {
-			tip := int64(150 + rnd.IntN(50))
-			var reads []store.LaneRead
-			var lanes []scanned
-			for lane := range testLanes {
-				if rnd.IntN(4) == 0 { // not every lane is read
-					continue
-				}
-				r := store.LaneRead{Lane: store.Lane(lane), MaxRecords: 1 + rnd.IntN(60), Parked: rnd.IntN(6) == 0}
-				l := scanned{from: holes.Position{At: tip - int64(rnd.IntN(120))}}
-				l.Tip = tip
-				if rnd.IntN(3) == 0 {
-					l.late = holes.Of([]int64{3, 4, 5, 9, 11})
-				}
-				reads, lanes = append(reads, r), append(lanes, l)
-			}
-			found := map[int64][]scanned{}
-			for _, perPart := range []int64{-1, 1000} {
-				some := append([]scanned(nil), lanes...)
-				if err := s.heads(t.Context(), db, reads, some, perPart); err != nil {
-					t.Fatal(err)
-				}
-				found[perPart] = some
-			}
-			for i := range lanes {
-				a, b := found[-1][i], found[1000][i]
-				if len(a.rows) == 0 {
-					a.rows = b.rows[:0]
-				}
-				if !reflect.DeepEqual(a, b) {
-					t.Fatalf("lane %d from %d, tip %d, at most %d: lane by lane %v %v, in number order %v %v",
-						reads[i].Lane, lanes[i].from.At, tip, reads[i].MaxRecords, a.rows, a.rowsFull, b.rows, b.rowsFull)
-				}
-				both += len(b.rows)
-			}
-		}
-		if both == 0 {
-			t.Fatal("no rows were compared")
-		}
 	})
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/records"
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
+	"github.com/postrider/postrider/store/mysqlstore/internal/span"
 )
 
 const (
@@ -33,11 +36,15 @@ type sight struct {
 	history uint32 // whose numbers these are
 	full    bool   // there may be more above the tip
 	stuck   bool   // there is more, which waits for statements that run
+	span    span.Span
+	rows    []*records.Record // of the span
+	last    int64             // number of the span
+	found   []int64           // that were holes
 }
 
-// look takes the steps of package holes. Positions are those that lanes will be read from, of the
-// identity given.
-func (s *Store) look(ctx context.Context, conn *sql.Conn, identity, here string, positions []holes.Position) (sight, error) {
+// look takes the steps of package holes. Lanes are those that will be read, with positions of the identity given.
+// The list of numbers has the rows of the span that is planned by the tip.
+func (s *Store) look(ctx context.Context, conn *sql.Conn, identity, here string, lanes []span.Lane, plan func(tip int64) span.Span) (sight, error) {
 	s.eye.mu.Lock()
 	defer s.eye.mu.Unlock()
 	if s.eye.identity != identity { // what was seen was another history
@@ -45,10 +52,10 @@ func (s *Store) look(ctx context.Context, conn *sql.Conn, identity, here string,
 		s.eye.sweepFrom, s.eye.sweepAt = 0, 0
 	}
 	tracker := &s.eye.holes
-	for _, p := range positions {
-		tracker.Adopt(p, s.elapsed())
+	for _, l := range lanes {
+		tracker.Adopt(l.From, s.elapsed())
 	}
-	var v sight
+	v := sight{span: plan(tracker.Tip())}
 	if err := s.explore(ctx, conn, tracker, identity, here, &v); err != nil {
 		return v, err
 	}
@@ -75,14 +82,12 @@ func (s *Store) explore(ctx context.Context, q db.Querier, tracker *holes.Tracke
 	}
 	at := s.elapsed()
 	tracker.Listed(listed, at)
-	v.full = len(listed) == mostListed
-	found, err := db.Probe(ctx, q, tracker.Open())
-	if err != nil {
+	if v.found, err = db.Probe(ctx, q, tracker.Open()); err != nil {
 		*tracker = before // the list alone proves nothing
 		return err
 	}
-	tracker.Found(found)
-	if !tracker.Fit(before, listed, found, at, mostOpen) {
+	tracker.Found(v.found)
+	if !tracker.Fit(before, listed, v.found, at, mostOpen) {
 		v.full = tracker.Tip() > before.Tip() || !slices.Equal(tracker.Open(), before.Open())
 		v.stuck = !v.full
 		s.eye.stuck = v.stuck
@@ -93,36 +98,42 @@ func (s *Store) explore(ctx context.Context, q db.Querier, tracker *holes.Tracke
 func (s *Store) elapsed() time.Duration { return time.Since(s.born) }
 
 // list returns the numbers above the tip, ascending, and asserts that the database is the
-// one leased.
+// one leased. With a span it reads its rows too.
 func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, here string, v *sight) (seqs []int64, err error) {
-	rows, err := q.QueryContext(ctx, `SELECT 0 AS seq, `+here+` AS identity, `+db.Now+` AS at FROM postrider_info
-		UNION ALL (SELECT -1, id, 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
-		UNION ALL (SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > ? ORDER BY seq LIMIT ?)`, s.eye.seen.seq, tip, mostListed)
+	most, rest, scanner := mostListed, "", records.NewScanner(3)
+	part := fmt.Sprintf(`SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > %d ORDER BY seq LIMIT %d`, tip, mostListed)
+	if v.span.Rows > 0 {
+		most, rest, scanner = v.span.Rows, records.None, records.NewScanner(records.All)
+		part = v.span.Query(tip)
+	}
+	rows, err := q.QueryContext(ctx, `SELECT 0, `+here+`, `+db.Now+rest+` FROM postrider_info
+		UNION ALL (SELECT -1, id, 0`+rest+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
+		UNION ALL (`+part+`)`, s.eye.seen.seq)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	again := false
+	again, n := false, 0
 	for rows.Next() {
-		var seq, at int64
-		var found string
-		if err := rows.Scan(&seq, &found, &at); err != nil {
+		r, err := scanner.Scan(rows)
+		if err != nil {
 			return nil, err
 		}
-		switch {
-		case seq > 0:
-			seqs = append(seqs, seq)
-			continue
-		case seq == 0:
-		case found == s.eye.seen.id:
-			continue
+		switch found := r.Message.ID; {
+		case r.Meta.Seq > 0:
+			if n++; r.Meta.Seq > tip {
+				seqs = append(seqs, r.Meta.Seq)
+			}
+			if v.last = max(v.last, r.Meta.Seq); v.span.Has(r.Lane) {
+				v.rows = append(v.rows, r)
+			}
+		case r.Meta.Seq < 0:
+			again = again || found != s.eye.seen.id
 		default:
-			again = true
-			continue
-		}
-		v.now, v.history = at, db.History(found)
-		if err := same(identity, found); err != nil {
-			return nil, err
+			v.now, v.history = r.Message.Time.UnixMicro(), db.History(found)
+			if err := same(identity, found); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
@@ -132,6 +143,7 @@ func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, her
 		return nil, s.refuseReset(ctx, q, s.eye.seen.seq)
 	}
 	slices.Sort(seqs) // a union promises no order
+	v.full = n == most
 	return seqs, nil
 }
 

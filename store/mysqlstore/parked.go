@@ -7,12 +7,13 @@ import (
 
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
+	"github.com/postrider/postrider/store/mysqlstore/internal/records"
 	"github.com/postrider/postrider/store/mysqlstore/internal/views"
 )
 
 // readParked reads what is due; of each queue that the read names, or that is due, its share.
-func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
-	r, b := p.r, p.b
+func (s *Store) readParked(ctx context.Context, q db.Querier, p *records.Page) error {
+	r, b := p.Read, p.Batch
 	keys, most := r.Keys, limit(r)
 	if keys == nil {
 		if err := s.views.Of(ctx, q, r.Lane, &b.Parked); err != nil {
@@ -45,11 +46,11 @@ func (s *Store) readParked(ctx context.Context, q db.Querier, p *page) error {
 }
 
 // readBodies adds records to a page, in their order, until it is full.
-func (s *Store) readBodies(ctx context.Context, q db.Querier, p *page, records []views.Record) error {
-	parts := make([]string, 0, len(records))
+func (s *Store) readBodies(ctx context.Context, q db.Querier, p *records.Page, due []views.Record) error {
+	parts := make([]string, 0, len(due))
 	var args []any
 	last := map[int64]bool{}
-	for i, r := range records {
+	for i, r := range due {
 		part := "SELECT ?,?"
 		if i == 0 {
 			part = "SELECT ? AS nth, ? AS seq"
@@ -64,7 +65,7 @@ func (s *Store) readBodies(ctx context.Context, q db.Querier, p *page, records [
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() && !p.b.More {
+	for rows.Next() && !p.Batch.More {
 		var meta store.Meta
 		var state string
 		m, err := db.ScanMessage(rows, &meta.Seq, &state, &meta.Attempts, &meta.Generation, &meta.Code)
@@ -72,7 +73,7 @@ func (s *Store) readBodies(ctx context.Context, q db.Querier, p *page, records [
 			return err
 		}
 		meta.State, meta.Last = db.StateOf(state), last[meta.Seq]
-		p.add(m, meta)
+		p.Add(m, meta)
 	}
 	if err := rows.Err(); err != nil {
 		return err

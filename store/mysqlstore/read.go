@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/internal/holes"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
+	"github.com/postrider/postrider/store/mysqlstore/internal/records"
 	"github.com/postrider/postrider/store/mysqlstore/internal/sessions"
+	"github.com/postrider/postrider/store/mysqlstore/internal/span"
 )
 
 // Read implements store.Store. After a read that timed out the next ones request less.
@@ -58,9 +59,9 @@ func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 	spent := 0
 	for i, r := range reads {
 		b := store.Batch{Lane: r.Lane}
-		p := page{r: r, b: &b, left: math.MaxInt}
+		p := records.Page{Read: r, Batch: &b, Left: math.MaxInt}
 		if r.Within > 0 {
-			p.left = r.Within - spent
+			p.Left = r.Within - spent
 		}
 		if r.Parked {
 			err = s.readParked(ctx, conn, &p)
@@ -70,7 +71,7 @@ func (s *Store) read(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		if err != nil {
 			return nil, s.box.Wrap(fmt.Sprintf("read lane %d", r.Lane), err)
 		}
-		spent += p.size
+		spent += p.Size
 		batches = append(batches, b)
 	}
 	if stuck(reads, lanes, batches) {
@@ -100,23 +101,22 @@ type scanned struct {
 	lateRows          []head
 	rows              []head // behind the position
 	rowsFull          bool
-	bodies            map[int64]*record // of all lanes
+	spanned           bool                      // rows are of the span
+	upTo              int64                     // rows are all up to this number, if they are not full
+	bodies            map[int64]*records.Record // of all lanes
 }
 
-// head is a row without its body.
+// head is a row, with its body if the span had it.
 type head struct {
 	seq    int64
 	size   int
 	passes bool // the filter of the pipe
+	body   *records.Record
 }
 
-type record struct {
-	message postrider.Message
-	meta    store.Meta
-}
-
-// scan looks at the log and reads what fits of every lane that is not read for parked
-// records: first numbers and sizes, by an index that has nothing else, then bodies.
+// scan looks at the log and reads what fits of every lane that is not read for parked records. Lanes that stand close together
+// are read by the look itself, in number order: see package span. Of the others it reads numbers and sizes first, by an index
+// that has nothing else, then bodies.
 func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead) ([]scanned, error) {
 	lanes := make([]scanned, len(reads))
 	settled, err := s.settledPositions(ctx, conn, reads)
@@ -124,7 +124,8 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 		return nil, err
 	}
 	identity, here := s.leased()
-	var positions []holes.Position
+	var apart []span.Lane
+	within := 0
 	for i, r := range reads {
 		if r.Parked {
 			continue
@@ -135,29 +136,41 @@ func (s *Store) scan(ctx context.Context, conn *sql.Conn, reads []store.LaneRead
 				return nil, err
 			}
 		}
-		positions = append(positions, lanes[i].from)
+		apart, within = append(apart, span.Lane{ID: r.Lane, From: lanes[i].from, Rows: limit(r), Bytes: r.MaxBytes}), max(within, r.Within)
 	}
-	if len(positions) == 0 { // of parked records alone
+	if len(apart) == 0 { // of parked records alone
 		return lanes, s.asserts(ctx, conn, identity, here)
 	}
-	seen, err := s.look(ctx, conn, identity, here, positions)
+	filter, err := s.filterOf(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := s.look(ctx, conn, identity, here, apart, func(tip int64) (sp span.Span) {
+		if filter.IsZero() {
+			sp = s.pace.Plan(apart, tip, within)
+		}
+		return sp
+	})
 	if err != nil {
 		return nil, err
 	}
 	for i, r := range reads {
 		if !r.Parked {
-			lanes[i].sight = seen
+			lanes[i].sight, lanes[i].upTo = seen, seen.Tip
 			lanes[i].late = seen.Late(lanes[i].from)
 		}
 	}
-	if err := s.heads(ctx, conn, reads, lanes, perPart); err != nil {
+	if err := s.spread(ctx, conn, reads, lanes, &seen); err != nil {
+		return nil, err
+	}
+	if err := s.heads(ctx, conn, reads, lanes, filter); err != nil {
 		return nil, err
 	}
 	if err := s.late(ctx, conn, reads, lanes); err != nil {
 		return nil, err
 	}
-	bodies, err := s.bodies(ctx, conn, seen.now, choose(reads, lanes))
-	s.witness(identity, bodies)
+	bodies, err := records.ByNumber(ctx, conn, seen.now, choose(reads, lanes))
+	s.witness(identity, seen.rows, bodies)
 	for i := range lanes {
 		lanes[i].bodies = bodies
 	}
@@ -186,13 +199,22 @@ func same(identity, found string) error {
 }
 
 // witness remembers the highest row that was read under an identity, which another read may have found changed since.
-func (s *Store) witness(identity string, bodies map[int64]*record) {
+func (s *Store) witness(identity string, spanned []*records.Record, bodies map[int64]*records.Record) {
 	s.eye.mu.Lock()
 	defer s.eye.mu.Unlock()
-	for seq, r := range bodies {
-		if r != nil && seq > s.eye.seen.seq && identity == s.eye.identity {
-			s.eye.seen = witness{seq, r.message.ID}
+	if identity != s.eye.identity {
+		return
+	}
+	see := func(r *records.Record) {
+		if r != nil && r.Meta.Seq > s.eye.seen.seq {
+			s.eye.seen = witness{r.Meta.Seq, r.Message.ID}
 		}
+	}
+	for _, r := range spanned {
+		see(r)
+	}
+	for _, r := range bodies {
+		see(r)
 	}
 }
 
@@ -214,40 +236,10 @@ func (s *Store) settledPositions(ctx context.Context, q db.Querier, reads []stor
 // lanes in one statement. It is later than the look, so that every number up to the tip
 // that is no hole is visible to it. The index is forced: through another one the server
 // would visit uncommitted rows one by one.
-func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead, lanes []scanned, perPart int64) error {
-	filter, err := s.filterOf(ctx, q)
-	if err != nil {
-		return err
-	}
-	parts := append(lateParts(reads, lanes, filter), rowParts(reads, lanes, filter, perPart)...)
-	if len(parts) == 0 {
-		return nil
-	}
-	rows, err := q.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	at := map[store.Lane]int{} // the reads of the log
-	for i, r := range reads {
-		if !r.Parked {
-			at[r.Lane] = i
-		}
-	}
-	for rows.Next() {
-		var lane store.Lane
-		var late bool
-		var h head
-		if h.passes, err = db.ScanFiltered(rows, filter, &lane, &late, &h.seq, &h.size); err != nil {
+func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead, lanes []scanned, filter store.Filter) error {
+	if parts := append(lateParts(reads, lanes, filter), rowParts(reads, lanes, filter)...); len(parts) > 0 {
+		if err := headsOf(ctx, q, strings.Join(parts, " UNION ALL "), reads, lanes, filter); err != nil {
 			return err
-		}
-		i, read := at[lane]
-		switch {
-		case !read: // the statement is in number order, of all lanes
-		case late:
-			lanes[i].lateRows = append(lanes[i].lateRows, h)
-		case h.seq > lanes[i].from.At:
-			lanes[i].rows = append(lanes[i].rows, h)
 		}
 	}
 	for i := range lanes {
@@ -258,12 +250,43 @@ func (s *Store) heads(ctx context.Context, q db.Querier, reads []store.LaneRead,
 		l.rows = l.rows[:min(len(l.rows), most)]
 		l.lateFull, l.rowsFull = len(l.lateRows) == most, len(l.rows) == most
 	}
+	return nil
+}
+
+func headsOf(ctx context.Context, q db.Querier, query string, reads []store.LaneRead, lanes []scanned, filter store.Filter) error {
+	rows, err := q.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	at := ofLog(reads)
+	for rows.Next() {
+		var lane store.Lane
+		var late bool
+		var h head
+		if h.passes, err = db.ScanFiltered(rows, filter, &lane, &late, &h.seq, &h.size); err != nil {
+			return err
+		}
+		l := &lanes[at[lane]]
+		if late {
+			l.lateRows = append(l.lateRows, h)
+		} else {
+			l.rows = append(l.rows, h)
+		}
+	}
 	return rows.Err()
 }
 
-// perPart is how many rows the server passes in number order for the price of a part of a
-// statement, which it parses and plans.
-const perPart = 32
+// ofLog returns where the reads of the log are.
+func ofLog(reads []store.LaneRead) map[store.Lane]int {
+	at := make(map[store.Lane]int, len(reads))
+	for i, r := range reads {
+		if !r.Parked {
+			at[r.Lane] = i
+		}
+	}
+	return at
+}
 
 const headColumns = `(SELECT lane, %d AS late, seq, size, %s FROM postrider_outbox FORCE INDEX (%s) WHERE `
 
@@ -281,22 +304,12 @@ func lateParts(reads []store.LaneRead, lanes []scanned, filter store.Filter) (pa
 	return parts
 }
 
-// rowParts select the rows between the positions and the tip: lane by lane, or, where few
-// numbers are between them, in number order with those of all lanes.
-func rowParts(reads []store.LaneRead, lanes []scanned, filter store.Filter, perPart int64) (parts []string) {
-	var low, tip int64
+// rowParts select the rows between the positions and the tip, lane by lane.
+func rowParts(reads []store.LaneRead, lanes []scanned, filter store.Filter) (parts []string) {
 	for i := range lanes {
-		l, r := &lanes[i], reads[i]
-		if r.Parked || l.from.At >= l.Tip {
-			continue
+		if l, r := &lanes[i], reads[i]; !r.Parked && !l.spanned && l.from.At < l.Tip {
+			parts = append(parts, fmt.Sprintf(headColumns+`lane = %d AND seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, 0, db.Filtered(filter, ""), "lane_seq", r.Lane, l.from.At, l.Tip, looked(r, filter)))
 		}
-		if low, tip = min(low, l.from.At), l.Tip; len(parts) == 0 {
-			low = l.from.At
-		}
-		parts = append(parts, fmt.Sprintf(headColumns+`lane = %d AND seq > %d AND seq <= %d ORDER BY seq LIMIT %d)`, 0, db.Filtered(filter, ""), "lane_seq", r.Lane, l.from.At, l.Tip, looked(r, filter)))
-	}
-	if len(parts) > 1 && tip-low <= perPart*int64(len(parts)) {
-		return []string{fmt.Sprintf(headColumns+`seq > %d AND seq <= %d)`, 0, db.Filtered(filter, ""), "PRIMARY", low, tip)}
 	}
 	return parts
 }
@@ -354,58 +367,24 @@ func choose(reads []store.LaneRead, lanes []scanned) []int64 {
 			if !fits || r.Within > 0 && spent+h.size > r.Within {
 				break
 			}
-			chosen, n, size, spent = append(chosen, h.seq), n+1, size+h.size, spent+h.size
+			if n, size, spent = n+1, size+h.size, spent+h.size; h.body == nil {
+				chosen = append(chosen, h.seq)
+			}
 		}
 	}
 	return chosen
 }
 
-// bodies reads rows by number.
-func (s *Store) bodies(ctx context.Context, q db.Querier, at int64, seqs []int64) (map[int64]*record, error) {
-	const most = 2000
-	slices.Sort(seqs)
-	found := make(map[int64]*record, len(seqs))
-	for len(seqs) > 0 {
-		n := min(len(seqs), most)
-		for _, seq := range seqs[:n] {
-			found[seq] = nil
-		}
-		if err := s.bodiesOf(ctx, q, at, seqs[:n], found); err != nil {
-			return nil, err
-		}
-		seqs = seqs[n:]
-	}
-	return found, nil
-}
-
-func (s *Store) bodiesOf(ctx context.Context, q db.Querier, at int64, seqs []int64, found map[int64]*record) error {
-	rows, err := q.QueryContext(ctx, `SELECT seq, `+db.MessageColumns+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE `+db.Among(seqs))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		r := new(record)
-		if r.message, err = db.ScanMessage(rows, &r.meta.Seq); err != nil {
-			return err
-		}
-		if !r.message.NotBefore.IsZero() {
-			r.meta.DueIn = max(0, db.Until(at, r.message.NotBefore.UnixMicro()))
-		}
-		found[r.meta.Seq] = r
-	}
-	return rows.Err()
-}
-
 // fill takes late rows, and behind them those behind the position.
-func (l *scanned) fill(p *page) {
-	b, before := p.b, l.from
+func (l *scanned) fill(p *records.Page) {
+	b, before := p.Batch, l.from
 	if l.held {
 		l.stay(p)
 		return
 	}
+	p.Likely = min(len(l.lateRows)+len(l.rows), limit(p.Read)-1)
 	for _, h := range l.lateRows {
-		if h.passes && !p.take(l.bodies, h.seq) {
+		if h.passes && !l.take(p, h) {
 			_, left := l.late.Split(h.seq - 1)
 			l.leave(p, l.Position(before.At, left))
 			return
@@ -426,7 +405,7 @@ func (l *scanned) fill(p *page) {
 		if l.Open.Has(h.seq) { // visible since the look: its predecessors may have been missed
 			continue
 		}
-		if h.passes && !p.take(l.bodies, h.seq) {
+		if h.passes && !l.take(p, h) {
 			l.leave(p, l.Position(at, nil))
 			return
 		}
@@ -436,55 +415,38 @@ func (l *scanned) fill(p *page) {
 	case l.rowsFull:
 		at, b.More = l.rows[len(l.rows)-1].seq, true
 	default:
-		at, b.More = max(at, l.Tip), l.full
+		at, b.More = max(at, l.upTo), l.full || l.upTo < l.Tip
 	}
 	b.Position = db.Encode(l.Position(at, nil), l.history)
 }
 
 // leave ends a page that is full. One that took nothing has not moved.
-func (l *scanned) leave(p *page, next holes.Position) {
-	if p.b.More = true; len(p.b.Messages) == 0 {
+func (l *scanned) leave(p *records.Page, next holes.Position) {
+	if p.Batch.More = true; len(p.Batch.Messages) == 0 {
 		l.stay(p)
 		return
 	}
-	p.b.Position = db.Encode(next, l.history)
+	p.Batch.Position = db.Encode(next, l.history)
 }
 
 // stay leaves the lane where it was.
-func (l *scanned) stay(p *page) {
-	p.b.Position = db.Encode(l.from, l.history)
-	if p.r.After != nil {
-		p.b.Position = slices.Clone(p.r.After)
+func (l *scanned) stay(p *records.Page) {
+	p.Batch.Position = db.Encode(l.from, l.history)
+	if p.Read.After != nil {
+		p.Batch.Position = slices.Clone(p.Read.After)
 	}
-}
-
-// page fills a batch up to its limits.
-type page struct {
-	r    store.LaneRead
-	b    *store.Batch
-	size int
-	left int // bytes that the batch may hold, its first record included
 }
 
 // take adds a row of the log, and reports whether it found room: what was not read was
 // known to find none. A row that is gone is passed: somebody has deleted it.
-func (p *page) take(bodies map[int64]*record, seq int64) bool {
-	r, read := bodies[seq]
+func (l *scanned) take(p *records.Page, h head) bool {
+	r, read := h.body, true
 	if r == nil {
-		p.b.More = p.b.More || !read
+		r, read = l.bodies[h.seq]
+	}
+	if r == nil {
+		p.Batch.More = p.Batch.More || !read
 		return read
 	}
-	return p.add(r.message, r.meta)
-}
-
-// add reports whether the record found room; a batch takes one record whatever its size,
-// unless the call is bounded.
-func (p *page) add(m postrider.Message, meta store.Meta) bool {
-	n, size := len(p.b.Messages), p.size+m.Size()
-	if n > 0 && (p.r.MaxRecords > 0 && n >= p.r.MaxRecords || p.r.MaxBytes > 0 && size > p.r.MaxBytes) || size > p.left {
-		p.b.More = true
-		return false
-	}
-	p.b.Messages, p.b.Meta, p.size = append(p.b.Messages, m), append(p.b.Meta, meta), size
-	return true
+	return p.Add(r.Message, r.Meta)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/postrider/postrider/store/mysqlstore/internal/late"
 	"github.com/postrider/postrider/store/mysqlstore/internal/operations"
 	"github.com/postrider/postrider/store/mysqlstore/internal/portion"
+	"github.com/postrider/postrider/store/mysqlstore/internal/span"
 	"github.com/postrider/postrider/store/mysqlstore/internal/views"
 )
 
@@ -62,6 +63,7 @@ type Store struct {
 	beats    beats.Beats
 	refusal  late.Refusal
 	portion  portion.Portion
+	pace     span.Pace
 
 	pauseNext time.Duration // of Wait
 }
