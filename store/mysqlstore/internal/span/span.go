@@ -22,7 +22,7 @@ const (
 	// rest is how many reads have pages after a span that found few rows.
 	rest = 16
 	// least is the part of a span's numbers that has rows of its lanes, at least.
-	least = 1.0 / 8
+	least = 1.0 / 16
 	// mostRows and mostBytes bound a span, and fewRows is what it may have although the lanes have room for less: it lists
 	// the numbers of all lanes. With room for less than leastRows it is not worth it.
 	mostRows, fewRows, leastRows = 10_000, 1000, 64
@@ -88,7 +88,7 @@ func (p *Pace) Plan(lanes []Lane, tip int64, within int) Span {
 			p.rest--
 			return Span{}
 		}
-		if in = densest(in, p.width(in)/2); len(in) < fewest || len(in) < len(lanes)*3/4 {
+		if in = densest(in, p.width(in)/2); len(in) < max(fewest, len(lanes)/2) {
 			return Span{}
 		}
 	}
