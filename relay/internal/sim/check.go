@@ -14,7 +14,8 @@ import (
 )
 
 // violation is a broken promise, by its letter in docs/guarantees.md, or one of
-// W (the window), Z (a send outside of a lease), X (dead without cause).
+// W (the window), Z (a send outside of a lease), X (dead without cause), F (a fact that is
+// wrong or stays), R (a rush: more actions or reports than a relay may make).
 type violation struct {
 	Letter string
 	At     time.Duration
@@ -364,6 +365,9 @@ func (c *checker) atEnd() {
 	}
 	if len(c.acts) > 0 {
 		c.fail("S", "%d acts were never executed", len(c.acts))
+	}
+	if why := c.restless(); why != "" {
+		c.fail("F", "%v after the faults ended: %s", c.w.now-faultsEnd, why)
 	}
 	c.lost()
 	for l, n := range c.dups {

@@ -41,6 +41,11 @@ type mutant struct {
 	onePlace     bool   // all topics count as one place
 	aheadSettled bool   // what was read ahead counts as read from the table
 	without      string // the relay's header that does not arrive
+	muteEnds     bool   // nobody is told of the end of an outage that nobody tried
+	saysTwice    bool   // an outage is told of again
+	countsTwice  bool   // acknowledgements are counted twice
+	forgetsParks bool   // what a settlement parks is not counted
+	restless     bool   // an idle relay asks all the time
 }
 
 // mutants are the rules of failure-modes 11.5 that a relay, a store or a sink
@@ -106,6 +111,11 @@ func mutants() []mutant {
 		{name: "ahead: by the log of another history", defect: memstore.AheadOfHistory, ahead: true},
 		{name: "ahead: behind a lost answer", defect: memstore.AheadUnnumbered, ahead: true},
 		{name: "ahead: taken for the table's", aheadSettled: true, ahead: true},
+		{name: "an outage that nobody tries does not end", muteEnds: true},
+		{name: "an outage is told of twice", saysTwice: true},
+		{name: "acknowledgements are counted twice", countsTwice: true},
+		{name: "parked records are not counted", forgetsParks: true},
+		{name: "an idle relay asks all the time", restless: true},
 	}
 	for i := range all {
 		all[i].both = all[i].ahead || all[i].defect == memstore.None || all[i].defect > memstore.ProbeFirst
@@ -209,4 +219,27 @@ func (m mutant) settled(ev port.Settled) port.Settled {
 		ev.Err = nil
 	}
 	return ev
+}
+
+// fact changes what observers of a core are told.
+func (m mutant) fact(f port.Fact) port.Fact {
+	switch f := f.(type) {
+	case port.HealthChanged:
+		if m.muteEnds && f.Untried {
+			return nil
+		}
+		f.Down = f.Down || m.saysTwice
+		return f
+	case port.DeliveryDone:
+		if m.countsTwice {
+			f.Acked *= 2
+		}
+		return f
+	case port.SettleDone:
+		if m.forgetsParks {
+			f.Parked = 0
+		}
+		return f
+	}
+	return f
 }

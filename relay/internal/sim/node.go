@@ -36,9 +36,9 @@ type node struct {
 	queue       []event
 	sessions    map[port.ID]*session
 	sent        map[store.Lane]map[string]int // calls of this boot that the broker did not refuse, by message, perhaps not settled
-	calls       map[port.ID]store.Lane        // deliveries begun by this boot
-	identity    string                        // of the last lease that was answered
-	knowing     *memstore.Store               // the store as of that identity
+	told        facts
+	identity    string          // of the last lease that was answered
+	knowing     *memstore.Store // the store as of that identity
 
 	waits  port.ID       // the newest Wait
 	stream int           // counts the log's streams that were opened or broke
@@ -60,7 +60,7 @@ func (n *node) start() {
 	n.began, n.slept, n.wall, n.drained = w.now, 0, 0, false
 	n.sessions, n.queue = map[port.ID]*session{}, nil
 	n.sent = map[store.Lane]map[string]int{}
-	n.calls, n.identity = map[port.ID]store.Lane{}, ""
+	n.told, n.identity = newFacts(), ""
 	n.store = w.db.Pipe(memstore.DefaultPipe)
 	n.store.ClientClock(func() time.Time { return origin().Add(w.now + n.wall) })
 	n.knowing = n.store.Knowing("")
@@ -93,6 +93,9 @@ func (n *node) config() port.Config {
 	if p.Ahead {
 		c.PollMin, c.SettleAfter, c.SettleAtMax = 10*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
 	}
+	if n.w.mutant.restless {
+		c.PollMin, c.PollMax = time.Microsecond, time.Microsecond
+	}
 	if n.w.mutant.wideWindow {
 		c.Window, c.Page = 1<<20, 1<<10
 	}
@@ -115,11 +118,13 @@ func (n *node) mono() time.Duration {
 func (n *node) step(ev port.Event) {
 	n.w.cover.Steps++
 	for _, a := range n.engine.Step(n.mono(), ev) {
+		n.asks()
 		n.act(a)
 		if n.boot == "" {
 			return
 		}
 	}
+	n.counted(ev)
 }
 
 // post delivers an event to this boot after d; it waits while the node is paused.
@@ -194,7 +199,10 @@ func (n *node) act(a port.Action) {
 	case port.Deliver:
 		n.deliver(a)
 	case port.Cancel:
-		n.w.check.incident(n.calls[a.ID]) // its answer may be lost, whatever it was
+		c := n.told.calls[a.ID]
+		n.w.check.incident(c.lane) // its answer may be lost, whatever it was
+		c.cancelled = true
+		n.told.calls[a.ID] = c
 		if s := n.sessions[a.ID]; s != nil {
 			s.cancel()
 		}
@@ -254,6 +262,7 @@ func (n *node) call(timeout time.Duration, run func() port.Event, failed func(er
 
 func (n *node) settle(a port.Settle) {
 	st := n.knowing
+	n.told.settle[a.ID] = a.Settlements
 	a.Settlements = n.w.mutant.settling(a.Settlements, n.w.marks)
 	n.call(a.Timeout, func() port.Event {
 		lost, err := st.Settle(n.w.ctx, a.Settlements)
@@ -285,6 +294,7 @@ func (n *node) wind(at time.Duration, gen uint64, boot string) {
 }
 
 func (n *node) notice(f port.Fact) {
+	n.tells(n.w.mutant.fact(f))
 	switch f := f.(type) {
 	case port.LaneLost:
 		delete(n.sent, f.Lane) // the window counts anew in a new tenure

@@ -17,6 +17,8 @@ const (
 	settleBy  = faultsEnd + 90*time.Second
 	provenBy  = faultsEnd + 300*time.Second // where messages must be found out among others
 	leaseTTL  = 2 * time.Second
+	// restWithin is how long a state may be reported that nothing is left to end.
+	restWithin = 150 * time.Second
 )
 
 // opKind says what happens.

@@ -56,7 +56,7 @@ func (n *node) deliver(a port.Deliver) {
 			delete(m.Headers, w.mutant.without)
 		}
 	}
-	n.sessions[a.ID], n.calls[a.ID] = s, a.Lane
+	n.sessions[a.ID], n.told.calls[a.ID] = s, sent{lane: a.Lane, size: len(a.Msgs)}
 	w.note("deliver", n.index, uint64(len(a.Msgs)))
 	if w.mutant.ackEarly {
 		n.post(time.Millisecond, port.Delivered{ID: a.ID})

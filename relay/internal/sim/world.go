@@ -21,6 +21,7 @@ type world struct {
 	events   queue
 	healed   bool
 	settleBy time.Duration
+	restBy   time.Duration // when all that was reported must have ended, 0: it has
 
 	db        *memstore.Store
 	admin     ops.Admin // of db
@@ -236,8 +237,14 @@ func (w *world) heal() {
 func (w *world) watch() {
 	switch {
 	case w.now > faultsEnd+w.plan.tail() && w.check.quiet():
-		w.events.clear()
-		return
+		if w.check.restless() == "" {
+			w.events.clear()
+			return
+		}
+		if w.restBy == 0 {
+			w.restBy = w.now + restWithin
+			w.settleBy = max(w.settleBy, w.restBy)
+		}
 	case w.goodTime():
 		w.writer.good()
 	}
