@@ -35,12 +35,14 @@ type checker struct {
 	dups      map[store.Lane]int
 	incidents map[store.Lane]int
 	acts      map[int64]open
+	during    during
 }
 
 // open is a request that the lane's owner has not executed yet.
 type open struct {
 	m    *msg
 	kind store.ActKind
+	at   time.Duration
 }
 
 func (c *checker) init() {
@@ -224,6 +226,7 @@ func (c *checker) parked(p store.Park) {
 	if m.dead == 0 {
 		m.dead = c.w.now
 	}
+	c.taint(m)
 	if m.failures+m.unknowns+m.impostures/3+m.deaths < c.w.plan.MaxAttempts && m.rejections == 0 {
 		c.fail("X", "message %s is dead (%s) after %d failures, %d unknown answers and %d outages of its own, %d attempts were allowed",
 			m.id, p.Class, m.failures, m.unknowns, m.impostures, c.w.plan.MaxAttempts)
@@ -260,7 +263,7 @@ func (c *checker) act(rank int) {
 	}
 	c.w.cover.Acts++
 	m := c.msgs[r.Message.ID]
-	c.acts[id] = open{m, kind}
+	c.acts[id] = open{m, kind, c.w.now}
 	if kind == store.ActRetry {
 		m.due = 0 // a person who sends it again does not wait for its time
 	}
@@ -271,7 +274,7 @@ func (c *checker) act(rank int) {
 func (c *checker) hold(o op) {
 	act := store.Act{Kind: store.ActPause, Actor: "sim", Reason: "sim"}
 	if o.N < 0 {
-		act.Lane = store.Lane(-o.N - 1)
+		act.Lane = laneOfHold(o)
 	} else {
 		act.Key = keyName(o.N)
 	}
@@ -280,13 +283,15 @@ func (c *checker) hold(o op) {
 	c.w.after(o.Dur, func() { c.ask(act) })
 }
 
+func laneOfHold(o op) store.Lane { return store.Lane(-o.N - 1) }
+
 func (c *checker) ask(act store.Act) {
 	id, err := c.w.admin.Request(c.w.ctx, act)
 	if err != nil {
 		c.fail("S", "%s: %v", act.Kind, err)
 		return
 	}
-	c.acts[id] = open{nil, act.Kind}
+	c.acts[id] = open{nil, act.Kind, c.w.now}
 	c.actsDone()
 }
 
@@ -361,13 +366,13 @@ func (c *checker) unproven(r ops.ParkedRecord) bool {
 func (c *checker) atEnd() {
 	c.books()
 	if why := c.stuck(); why != "" {
-		c.fail("S", "%v after the faults ended: %s", c.w.now-faultsEnd, why)
+		c.fail("S", "%v after the faults ended: %s", c.w.now-c.w.plan.faults(), why)
 	}
 	if len(c.acts) > 0 {
 		c.fail("S", "%d acts were never executed", len(c.acts))
 	}
 	if why := c.restless(); why != "" {
-		c.fail("F", "%v after the faults ended: %s", c.w.now-faultsEnd, why)
+		c.fail("F", "%v after the faults ended: %s", c.w.now-c.w.plan.faults(), why)
 	}
 	c.lost()
 	for l, n := range c.dups {

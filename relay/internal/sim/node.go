@@ -93,6 +93,9 @@ func (n *node) config() port.Config {
 	if p.Ahead {
 		c.PollMin, c.SettleAfter, c.SettleAtMax = 10*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
 	}
+	if p.Wide != nil {
+		p.Wide.configure(&c)
+	}
 	if n.w.mutant.restless {
 		c.PollMin, c.PollMax = time.Microsecond, time.Microsecond
 	}
@@ -191,6 +194,9 @@ func (n *node) act(a port.Action) {
 	case port.Read:
 		st := n.knowing
 		n.call(a.Timeout, func() port.Event {
+			if n.w.mutant.stalls && n.w.partlyDown() && !a.Reads[0].Parked {
+				return port.ReadDone{ID: a.ID}
+			}
 			b, err := st.Read(n.w.ctx, a.Reads)
 			return port.ReadDone{ID: a.ID, Batches: n.w.mutant.read(b), Err: err}
 		}, func(err error) port.Event { return port.ReadDone{ID: a.ID, Err: err} })
@@ -221,6 +227,9 @@ func (n *node) act(a port.Action) {
 func (n *node) leaseAs(req store.LeaseRequest) (store.Grant, error) {
 	before := n.w.db.Held()
 	g, err := n.store.Lease(n.w.ctx, req)
+	if n.w.mutant.deafToActs && n.w.partlyDown() {
+		g.Requests = nil
+	}
 	for i := range g.Lanes {
 		if n.w.mutant.deafToDeaths {
 			g.Lanes[i].Crashes = 0

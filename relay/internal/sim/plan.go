@@ -45,11 +45,12 @@ const (
 	opHold                    // a person pauses key N (negative: lane -N-1) for Dur
 	opStop                    // a person pauses the whole pipe for Dur
 	opSilent                  // topic N takes nothing and answers nothing
+	opRefuse                  // topic N rejects everything
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop", "silent",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop", "silent", "refuse",
 }
 
 // op is one operation of a plan.
@@ -112,8 +113,9 @@ type plan struct {
 	Brake       int // 0: the core's default
 	ParkedKeys  int // 0: the core's default
 	Latency     time.Duration
-	Ahead       bool // nodes read the log
-	Drift       int  // how far apart the nodes' clocks run, in percent; 0: 1
+	Ahead       bool  // nodes read the log
+	Drift       int   // how far apart the nodes' clocks run, in percent; 0: 1
+	Wide        *wide // nil: two topics, small messages and short faults
 	Ops         []op
 }
 
@@ -128,8 +130,12 @@ func (p plan) tail() time.Duration {
 
 func (p plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v drift=%d ahead=%v\n",
+	fmt.Fprintf(&b, "seed=%d family=%d lanes=%d nodes=%d window=%d page=%d attempts=%d skip=%v brake=%d keys=%d latency=%v drift=%d ahead=%v",
 		p.Seed, p.Family, p.Lanes, p.Nodes, p.Window, p.Page, p.MaxAttempts, p.Skip, p.Brake, p.ParkedKeys, p.Latency, p.Drift, p.Ahead)
+	if p.Wide != nil {
+		b.WriteString(p.Wide.String())
+	}
+	b.WriteByte('\n')
 	for _, o := range p.Ops {
 		fmt.Fprintln(&b, " ", o)
 	}
@@ -249,6 +255,9 @@ func (d *drawer) silences() {
 
 // settled is the latest moment at which every key must have moved on.
 func (p *plan) settled() time.Duration {
+	if p.Wide != nil {
+		return p.Wide.Faults + (settleBy - faultsEnd) + 6*p.Wide.OutageMax
+	}
 	for _, o := range p.Ops {
 		for _, i := range o.Tx.Inserts {
 			if i.Kind == msgDown || i.Kind == msgDeadly {

@@ -45,6 +45,9 @@ func TestPlanAsText(t *testing.T) {
 		if seed%4 == 1 {
 			p = p.goesAhead()
 		}
+		if seed%40 == 2 {
+			p = makeWide(seed)
+		}
 		q, err := parsePlan(p.String())
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -100,6 +103,13 @@ func parsePlan(text string) (plan, error) {
 	}
 	if f["drift"] != "" {
 		p.Drift = r.number(f["drift"])
+	}
+	if f["topics"] != "" {
+		p.Wide = &wide{
+			Topics: r.number(f["topics"]), Places: r.number(f["places"]), Hooks: r.number(f["hooks"]), Faults: r.duration(f["faults"]),
+			OutageMax: r.duration(f["outage"]), Size: r.number(f["size"]), Bytes: r.number(f["bytes"]), Messages: r.number(f["messages"]),
+			Batch: r.number(f["batch"]),
+		}
 	}
 	for _, line := range strings.Split(rest, "\n") {
 		if words := word.FindAllString(line, -1); len(words) > 2 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Coverage counts what runs have seen. A simulation that never kills between an
@@ -158,11 +159,18 @@ func replay(ctx context.Context, p plan) (Result, string) {
 }
 
 func runMutant(ctx context.Context, seed uint64, m mutant, shrinks bool) Result {
-	p := makePlan(seed)
-	if m.ahead {
-		p = p.goesAhead()
+	return runPlan(ctx, m.plan(seed), m, shrinks)
+}
+
+// plan is what a seed means where the mutant shows.
+func (m mutant) plan(seed uint64) plan {
+	switch {
+	case m.wide:
+		return makeWide(seed)
+	case m.ahead:
+		return makePlan(seed).goesAhead()
 	}
-	return runPlan(ctx, p, m, shrinks)
+	return makePlan(seed)
 }
 
 func runPlan(ctx context.Context, p plan, m mutant, shrinks bool) Result {
@@ -190,11 +198,7 @@ func (w *world) result(v *violation) Result {
 }
 
 func script(p plan, w *world) string {
-	s := p.String()
-	for _, line := range w.trace {
-		s += line + "\n"
-	}
-	return s
+	return p.String() + strings.Join(w.trace, "\n") + "\n"
 }
 
 // shrinkRuns bounds the work of a shrink.

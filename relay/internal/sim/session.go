@@ -129,21 +129,25 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 	if known == nil {
 		return nil
 	}
-	topic := topicIndex(known.key)
+	topic, name := w.plan.dest(known.key), w.plan.destName(known.key)
 	if o, down := w.holds(opOutage, topic); down {
 		w.cover.Outages++
 		if known.kind == msgDown { // nobody can tell this answer from its own
 			known.impostures++
 		}
-		return broker.Outage(errStore, "down", destination(o, m))
+		return broker.Outage(errStore, "down", destination(o, name))
 	}
 	if o, slow := w.holds(opThrottle, topic); slow {
-		return broker.Throttled(errLater, "slow", destination(o, m), 20*time.Millisecond)
+		return broker.Throttled(errLater, "slow", destination(o, name), 20*time.Millisecond)
 	}
 	if _, silent := w.holds(opSilent, topic); silent {
 		w.cover.Silences++
 		w.check.incident(s.lane)
 		return broker.Unknown(errSlow, "silent", "")
+	}
+	if _, refuses := w.holds(opRefuse, topic); refuses {
+		known.rejections++
+		return broker.Rejected(errFailed, "refused", name)
 	}
 	switch {
 	case known.kind == msgDeadly:
@@ -151,7 +155,7 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		return broker.Unknown(errSlow, "eof", "")
 	case known.kind == msgRejected:
 		known.rejections++
-		return broker.Rejected(errFailed, "invalid", m.Topic)
+		return broker.Rejected(errFailed, "invalid", name)
 	case known.kind == msgHangup:
 		known.unknowns++
 		w.check.incident(s.lane)
@@ -161,10 +165,10 @@ func (s *session) verdict(known *msg, m postrider.Message) error {
 		known.impostures++
 		w.cover.Impostures++
 		o := op{N: known.key%3 - 1} // of the whole sink, or of its topic
-		return broker.Outage(errFailed, "500", destination(o, m))
+		return broker.Outage(errFailed, "500", destination(o, name))
 	case known.kind == msgFailing && known.failures < 2, w.hit(opSinkFail):
 		known.failures++
-		return broker.Failed(errFailed, "nack", m.Topic)
+		return broker.Failed(errFailed, "nack", name)
 	}
 	return nil
 }
@@ -180,11 +184,11 @@ func (s *session) kill(known *msg) {
 	s.w.after(time.Duration(s.w.rng.Int64N(int64(time.Second))), s.n.start)
 }
 
-func destination(o op, m postrider.Message) string {
+func destination(o op, name string) string {
 	if o.N < 0 {
 		return ""
 	}
-	return m.Topic
+	return name
 }
 
 // cut ends the connection after the current message: the rest is unknown and

@@ -20,6 +20,7 @@ const (
 	shortSeeds  = 2_000
 	freshSeeds  = 20_000
 	matrixSeeds = 1_000_000
+	wideShare   = 100 // of all seeds
 )
 
 // TestSimulation runs seeded schedules over all families of stores, on all cores:
@@ -86,6 +87,40 @@ func TestSimulationAhead(t *testing.T) {
 	simulate(t, "TestSimulationAhead", RunAhead, rand.Uint64N(1<<40), n)
 }
 
+// TestSimulationWide runs worlds with up to 64 lanes, more destinations than topics, large
+// messages and low caps, in which destinations are down for minutes while others work: their
+// messages arrive, and acts of people are executed, in bounded time during the faults. Each
+// costs as much as many others, so it runs one for every 100 of TestSimulation. The variables
+// of TestSimulation rule it too.
+//
+// Promises: L, P, O, D, S, Q
+func TestSimulationWide(t *testing.T) {
+	if one, ok := number(t, "POSTRIDER_SIM_SEED"); ok {
+		replayed(t, one, ReplayWide)
+		return
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(1600))
+	from, chosen := number(t, "POSTRIDER_SIM_FROM")
+	n, counted := number(t, "POSTRIDER_SIM_SEEDS")
+	switch {
+	case counted:
+		n = (n + wideShare - 1) / wideShare
+	case testing.Short():
+		n = shortSeeds / wideShare
+	default:
+		n = fixedSeeds / wideShare
+	}
+	simulate(t, "TestSimulationWide", RunWide, from, n)
+	if chosen || counted || testing.Short() {
+		return
+	}
+	n = freshSeeds / wideShare
+	if os.Getenv("POSTRIDER_MATRIX") == "1" {
+		n = matrixSeeds / wideShare
+	}
+	simulate(t, "TestSimulationWide", RunWide, rand.Uint64N(1<<40), n)
+}
+
 func replayed(t *testing.T, seed uint64, replay func(context.Context, uint64) (Result, string)) {
 	t.Helper()
 	r, script := replay(t.Context(), seed)
@@ -146,6 +181,9 @@ func simulate(t *testing.T, test string, run func(context.Context, uint64) Resul
 	}
 	if test == "TestSimulationAhead" && cover.Ahead < 5*cover.Seeds {
 		t.Errorf("too little was seen: %d messages ahead", cover.Ahead)
+	}
+	if test == "TestSimulationWide" {
+		return // their faults are fewer
 	}
 	for _, m := range cover.Missing() {
 		t.Errorf("too little was seen: %s", m)

@@ -129,8 +129,9 @@ func (w *world) run() *violation {
 		w.at(o.At, func() { w.perform(o) })
 	}
 	w.writer.schedule()
-	w.at(faultsEnd, w.heal)
+	w.at(w.plan.faults(), w.heal)
 	w.settleBy = w.plan.settled()
+	w.watchDuring()
 	for len(w.events.heap) > 0 && w.check.broken == nil {
 		at, e := w.events.pop()
 		if at > w.settleBy {
@@ -218,6 +219,11 @@ func (w *world) holds(k opKind, topic int) (op, bool) {
 	return op{}, false
 }
 
+// partlyDown reports whether a single destination is down now.
+func (w *world) partlyDown() bool {
+	return slices.ContainsFunc(w.active, func(o op) bool { return o.Kind == opOutage && o.N >= 0 && w.now < o.At+o.Dur })
+}
+
 // heal ends all faults, starts whoever is down and lets good messages flow, so
 // that whatever can move on does.
 func (w *world) heal() {
@@ -236,13 +242,13 @@ func (w *world) heal() {
 // until then.
 func (w *world) watch() {
 	switch {
-	case w.now > faultsEnd+w.plan.tail() && w.check.quiet():
+	case w.now > w.plan.faults()+w.plan.tail() && w.check.quiet():
 		if w.check.restless() == "" {
 			w.events.clear()
 			return
 		}
-		if w.restBy == 0 {
-			w.restBy = w.now + restWithin
+		if w.restBy == 0 { // what was reported must end although nothing is sent any more
+			w.restBy = w.now + w.plan.rest()
 			w.settleBy = max(w.settleBy, w.restBy)
 		}
 	case w.goodTime():
@@ -253,5 +259,9 @@ func (w *world) watch() {
 
 // goodTime leaves gaps without good messages, in which a run can end.
 func (w *world) goodTime() bool {
-	return (w.now-faultsEnd)%(10*time.Second) < 7*time.Second && w.now < w.settleBy-10*time.Second
+	most := 7 * time.Second
+	if w.plan.Wide != nil {
+		most = time.Second
+	}
+	return (w.now-w.plan.faults())%(10*time.Second) < most && w.now < w.settleBy-10*time.Second
 }

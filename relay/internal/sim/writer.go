@@ -21,6 +21,7 @@ type writer struct {
 	keys  map[int]*keyState
 
 	goodKeys [][topics]int // by lane
+	wideKeys []int         // of a wide world
 }
 
 type writerStep struct {
@@ -35,6 +36,7 @@ type keyState struct {
 
 type simTx struct {
 	tx        *memstore.Tx
+	msgs      []*msg
 	committed bool
 	ended     bool
 	flushed   bool          // its commit is in the log
@@ -50,6 +52,7 @@ type msg struct {
 	due     time.Duration // scheduled
 	tx      *simTx
 
+	committed  time.Duration // in wide worlds
 	copies     int
 	rejections int
 	failures   int
@@ -113,6 +116,10 @@ func (wr *writer) finish() {
 // lane: whether a message makes the broker hang up, and whether a destination
 // takes anything, shows only while others are acknowledged there.
 func (wr *writer) good() {
+	if wr.w.plan.Wide != nil {
+		wr.goodWide()
+		return
+	}
 	for lane := range wr.w.plan.Lanes {
 		if len(wr.goodKeys) <= lane {
 			wr.goodKeys = append(wr.goodKeys, wr.twoKeys(store.Lane(lane)))
@@ -125,11 +132,30 @@ func (wr *writer) good() {
 	}
 }
 
+// goodWide writes a message to each place, and one into each lane.
+func (wr *writer) goodWide() {
+	p := &wr.w.plan
+	if wr.wideKeys == nil {
+		first := 1000 * p.Wide.Places
+		for i := range p.Wide.Places {
+			wr.wideKeys = append(wr.wideKeys, first+i)
+		}
+		for lane := range p.Lanes {
+			wr.wideKeys = append(wr.wideKeys, wr.goodKey(2*first, store.Lane(lane)))
+		}
+	}
+	t := &simTx{tx: wr.w.db.Begin(), locks: map[int]int64{}}
+	for _, key := range wr.wideKeys {
+		wr.insert(t, insert{Key: key})
+	}
+	wr.finishTx(t, true)
+}
+
 // twoKeys returns a key of each topic in the lane.
 func (wr *writer) twoKeys(lane store.Lane) [topics]int {
 	first := wr.goodKey(100, lane)
 	key := first
-	for topicIndex(key) == topicIndex(first) {
+	for modulo(key, topics) == modulo(first, topics) {
 		key = wr.goodKey(key+1, lane)
 	}
 	return [topics]int{first, key}
@@ -169,7 +195,7 @@ func (wr *writer) key(k int) *keyState {
 func (wr *writer) insert(t *simTx, in insert) {
 	w := wr.w
 	m := &msg{key: in.Key, kind: in.Kind, tx: t}
-	pm := postrider.Message{Topic: topicOf(in.Key)}
+	pm := postrider.Message{Topic: w.plan.topicName(in.Key), Type: w.plan.placeName(in.Key)}
 	if in.Key >= 0 {
 		pm.Key = keyName(in.Key)
 	}
@@ -190,6 +216,10 @@ func (wr *writer) insert(t *simTx, in insert) {
 	n := len(w.check.msgs) + 1
 	m.id = msgID(n)
 	pm.ID, pm.Payload = m.id, binary.BigEndian.AppendUint64(nil, uint64(n))
+	if x := w.plan.Wide; x != nil && x.Size > 8 {
+		pm.Payload = append(pm.Payload, make([]byte, w.rng.IntN(x.Size))...)
+	}
+	t.msgs = append(t.msgs, m)
 	w.check.msgs[m.id], w.check.written = m, append(w.check.written, m)
 	var err error
 	if wr.slow() {
@@ -226,6 +256,7 @@ func (wr *writer) end(t *simTx, commit bool) {
 	var err error
 	if t.ended, t.committed = true, commit; commit {
 		err = t.tx.Commit()
+		wr.w.check.await(t)
 	} else {
 		err = t.tx.Rollback()
 	}
@@ -236,7 +267,3 @@ func (wr *writer) end(t *simTx, commit bool) {
 
 // topics is the number of destinations of the sink.
 const topics = 2
-
-func topicOf(key int) string { return [topics]string{"t0", "t1"}[topicIndex(key)] }
-
-func topicIndex(key int) int { return (key%topics + topics) % topics }

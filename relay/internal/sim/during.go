@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/postrider/postrider/store"
+)
+
+// during checks in wide worlds, while faults last, what they do not cover: messages of other
+// destinations arrive, and acts of people are executed, in bounded time.
+type during struct {
+	waiting []*msg
+	tainted map[int]bool // keys with a dead letter, or one that a person has set aside
+	faults  []op         // all but transactions and acts, by their beginning
+}
+
+// How long a message waits at most whose destination no fault covers, and an act.
+const (
+	turnWithin = 15 * time.Second
+	actWithin  = 60 * time.Second
+	lookEvery  = 5 * time.Second
+)
+
+func (w *world) watchDuring() {
+	if w.plan.Wide == nil {
+		return
+	}
+	c := &w.check.during
+	c.tainted = map[int]bool{}
+	for _, o := range w.plan.Ops {
+		if o.Kind != opTx && o.Kind != opAct {
+			c.faults = append(c.faults, o)
+		}
+	}
+	w.after(lookEvery, w.lookDuring)
+}
+
+func (w *world) lookDuring() {
+	if w.healed {
+		return
+	}
+	w.check.late()
+	w.after(lookEvery, w.lookDuring)
+}
+
+// taint excludes the messages of a key whose head may stay, and those that stand alone.
+func (c *checker) taint(m *msg) {
+	if c.during.tainted != nil && m.key >= 0 {
+		c.during.tainted[m.key] = true
+	}
+}
+
+// await keeps what a transaction has committed.
+func (c *checker) await(t *simTx) {
+	if c.during.tainted == nil || c.w.healed {
+		return
+	}
+	for _, m := range t.msgs {
+		m.committed = c.w.now
+		if m.kind == msgGood || m.kind == msgScheduled {
+			c.during.waiting = append(c.during.waiting, m)
+		}
+	}
+}
+
+// late fails when a message or an act has waited for too long.
+func (c *checker) late() {
+	d := &c.during
+	if c.w.plan.Wide.low(&c.w.plan) {
+		d.waiting = nil
+	}
+	d.waiting = slices.DeleteFunc(d.waiting, func(m *msg) bool {
+		return m.copies > 0 || m.dead > 0 || m.discarded > 0 || d.tainted[m.key]
+	})
+	for _, m := range d.waiting {
+		since, limit := c.disturbed(max(m.committed, m.due), m)
+		if waits := c.w.now - since; waits > limit && !c.windowFull(m) {
+			c.fail("S", "message %s of key %d, destination %s, was committed at %v and nothing has covered it since %v: %v are too long",
+				m.id, m.key, c.w.plan.destName(m.key), m.committed, since, waits)
+		}
+	}
+	for id, a := range c.acts {
+		since, _ := c.disturbed(a.at, nil)
+		if waits := c.w.now - since; waits > actWithin {
+			c.fail("S", "act %d (%s) was asked for at %v, nothing was in its way since %v, and it is not executed after %v", id, a.kind, a.at, since, waits)
+		}
+	}
+}
+
+// windowFull reports whether so much of the message's lane is not settled that a page has no
+// room in its window. What waits for a destination is set aside only while others are
+// acknowledged, and else holds up what is behind it.
+func (c *checker) windowFull(m *msg) bool {
+	for l := range c.w.plan.Lanes {
+		ids := c.w.db.PendingIDs(store.Lane(l))
+		if slices.Contains(ids, m.id) {
+			return len(ids)+c.w.plan.Page > c.w.plan.Window
+		}
+	}
+	return false
+}
+
+// disturbed returns when the last fault ended that could have been in the way of m, or of
+// any act when m is nil, and how long m may wait from then on. A silent destination is in
+// the way of all: a lane sends what it has parked of it one by one, with growing pauses.
+func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Duration) {
+	limit := turnWithin
+	for _, o := range c.during.faults {
+		if o.At > c.w.now {
+			break
+		}
+		end := o.At + o.Dur
+		switch o.Kind {
+		case opStart:
+			end = o.At
+		case opDrain:
+			end += drainLimit
+		case opCrash, opPause, opSuspend, opJump:
+			end += 2 * leaseTTL
+		case opOutage, opThrottle, opRefuse, opSilent:
+			if o.N >= 0 && (m == nil || c.w.plan.dest(m.key) != o.N && o.Kind != opSilent) {
+				continue
+			}
+			if most := 4 * c.w.plan.Wide.OutageMax; m != nil && end+most >= since { // a key waits behind what met the fault
+				limit = turnWithin + most
+			}
+		case opHold:
+			if m != nil && !c.covers(o, m) {
+				continue
+			}
+			if m == nil {
+				continue
+			}
+			end += actWithin // until the end of the pause is executed
+		}
+		since = max(since, min(end, c.w.now))
+	}
+	return since, limit
+}
+
+// covers reports whether a person's pause is one of the message's key or lane.
+func (c *checker) covers(o op, m *msg) bool {
+	if o.N >= 0 {
+		return m.key == o.N
+	}
+	return m.key < 0 || c.w.db.LaneOf(keyName(m.key)) == laneOfHold(o)
+}
