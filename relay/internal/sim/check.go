@@ -76,8 +76,8 @@ func (c *checker) accept(s *session, m *msg, got postrider.Message) {
 	case !m.tx.committed && !m.tx.flushed:
 		c.fail("P", "message %s arrived, its transaction is not committed", m.id)
 		return
-	case c.w.now < m.due:
-		c.fail("O", "message %s arrived at %v, it is not due before %v", m.id, c.w.now, m.due)
+	case c.w.latest < m.due:
+		c.fail("O", "message %s arrived at %v, it is not due before %v", m.id, c.w.clock(), m.due)
 		return
 	}
 	c.marks(s, m, got)
@@ -148,8 +148,8 @@ func (c *checker) marks(s *session, m *msg, got postrider.Message) {
 
 func (c *checker) gap(m *msg, value string) {
 	gaps, err := envelope.ParseGap(value)
-	if err != nil || !c.w.plan.Skip {
-		c.fail("O", "message %s announces the gap %q, the policy skip is %v: %v", m.id, value, c.w.plan.Skip, err)
+	if err != nil || !c.w.plan.skips(m.key) {
+		c.fail("O", "message %s announces the gap %q, the policy skip is %v: %v", m.id, value, c.w.plan.skips(m.key), err)
 		return
 	}
 	for _, g := range gaps {
@@ -169,9 +169,10 @@ func (c *checker) gap(m *msg, value string) {
 // database still counts, and never more than the window beyond what is settled. What the
 // broker refused for certain does not count: nothing of it can be sent twice.
 func (c *checker) sending(n *node, a port.Deliver) {
-	if owner := c.w.db.Held()[a.Lane]; owner != n.boot && !c.w.mutant.shared() {
+	if owner := c.w.db.Held()[a.Lane]; owner != n.boot && !c.w.mutant.shared() && !c.w.stepped() {
 		c.fail("Z", "node %d (%s) sends in lane %d, which is held by %q", n.index, n.boot, a.Lane, owner)
 	}
+	c.rate(n, len(a.Msgs))
 	sent := n.sent[a.Lane]
 	if sent == nil {
 		sent = map[string]int{}

@@ -11,8 +11,10 @@ import (
 // destinations arrive, and acts of people are executed, in bounded time.
 type during struct {
 	waiting []*msg
-	tainted map[int]bool // keys with a dead letter, or one that a person has set aside
-	faults  []op         // all but transactions and acts, by their beginning
+	tainted map[int]bool  // keys with a dead letter, or one that a person has set aside
+	faults  []op          // all but transactions and acts, by their beginning
+	second  time.Duration // where sent began
+	sent    int           // messages
 }
 
 // How long a message waits at most whose destination no fault covers, and an act.
@@ -74,7 +76,7 @@ func (c *checker) late() {
 		return m.copies > 0 || m.dead > 0 || m.discarded > 0 || d.tainted[m.key]
 	})
 	for _, m := range d.waiting {
-		since, limit := c.disturbed(max(m.committed, m.due), m)
+		since, limit := c.disturbed(max(m.committed, m.due-c.w.ahead), m)
 		if waits := c.w.now - since; waits > limit && !c.windowFull(m) {
 			c.fail("S", "message %s of key %d, destination %s, was committed at %v and nothing has covered it since %v: %v are too long",
 				m.id, m.key, c.w.plan.destName(m.key), m.committed, since, waits)
@@ -85,6 +87,23 @@ func (c *checker) late() {
 		if waits := c.w.now - since; waits > actWithin {
 			c.fail("S", "act %d (%s) was asked for at %v, nothing was in its way since %v, and it is not executed after %v", id, a.kind, a.at, since, waits)
 		}
+	}
+}
+
+// rate checks that all nodes together keep to the rate of the pipe. One that has just begun
+// sends a batch at once, and lanes that move count twice for a moment.
+func (c *checker) rate(n *node, messages int) {
+	x, d := c.w.plan.Wide, &c.during
+	if x == nil || x.Rate == 0 {
+		return
+	}
+	const span = 5
+	if c.w.now >= d.second+span*time.Second {
+		d.second, d.sent = c.w.now, 0
+	}
+	d.sent += messages
+	if most := x.Rate*span*3/2 + 4*c.w.plan.Nodes*max(x.Rate/10, 1); d.sent > most {
+		c.fail("R", "node %d sends message %d within %d s, the rate of %d a second allows %d", n.index, d.sent, span, x.Rate, most)
 	}
 }
 
@@ -113,7 +132,9 @@ func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Du
 		end := o.At + o.Dur
 		switch o.Kind {
 		case opStart:
-			end = o.At
+			end += 2 * leaseTTL
+		case opStep: // a retry without a key waits until the clock shows its time again
+			end = o.At + max(o.Dur, -o.Dur) + 2*leaseTTL
 		case opDrain:
 			end += drainLimit
 		case opCrash, opPause, opSuspend, opJump:

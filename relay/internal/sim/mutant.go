@@ -42,6 +42,7 @@ type mutant struct {
 	aheadSettled bool   // what was read ahead counts as read from the table
 	without      string // the relay's header that does not arrive
 	wide         bool   // in wide worlds
+	hasty        bool   // nothing limits the rate
 	stalls       bool   // the log is not read while a destination is down
 	deafToActs   bool   // nobody is told of acts while a destination is down
 	muteEnds     bool   // nobody is told of the end of an outage that nobody tried
@@ -114,6 +115,7 @@ func mutants() []mutant {
 		{name: "ahead: by the log of another history", defect: memstore.AheadOfHistory, ahead: true},
 		{name: "ahead: behind a lost answer", defect: memstore.AheadUnnumbered, ahead: true},
 		{name: "ahead: taken for the table's", aheadSettled: true, ahead: true},
+		{name: "no limit of the rate", hasty: true, wide: true},
 		{name: "messages wait for the end of another outage", stalls: true, wide: true},
 		{name: "acts wait for the end of an outage", deafToActs: true, wide: true},
 		{name: "an outage that nobody tries does not end", muteEnds: true},

@@ -68,6 +68,9 @@ func (n *node) start() {
 	if w.plan.Ahead {
 		n.streams(n.boot)
 	}
+	if x := w.plan.Wide; x != nil && x.Delays {
+		w.ping(n, n.boot)
+	}
 	w.note("boot", n.index, uint64(w.boots))
 	n.step(port.Start{})
 }
@@ -94,7 +97,10 @@ func (n *node) config() port.Config {
 		c.PollMin, c.SettleAfter, c.SettleAtMax = 10*time.Millisecond, 300*time.Millisecond, 600*time.Millisecond
 	}
 	if p.Wide != nil {
-		p.Wide.configure(&c)
+		p.Wide.configure(&c, &p, n.index)
+	}
+	if n.w.mutant.hasty {
+		c.Rate = 0
 	}
 	if n.w.mutant.restless {
 		c.PollMin, c.PollMax = time.Microsecond, time.Microsecond

@@ -46,11 +46,12 @@ const (
 	opStop                    // a person pauses the whole pipe for Dur
 	opSilent                  // topic N takes nothing and answers nothing
 	opRefuse                  // topic N rejects everything
+	opStep                    // the database's clock steps by Dur
 )
 
 var opNames = [...]string{
 	"start", "tx", "crash", "pause", "suspend", "jump", "drain", "store-down", "store-lost", "store-late",
-	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop", "silent", "refuse",
+	"outage", "throttle", "ack-lost", "sink-fail", "sink-hang", "act", "failover", "hold", "stop", "silent", "refuse", "step",
 }
 
 // op is one operation of a plan.
@@ -256,7 +257,11 @@ func (d *drawer) silences() {
 // settled is the latest moment at which every key must have moved on.
 func (p *plan) settled() time.Duration {
 	if p.Wide != nil {
-		return p.Wide.Faults + (settleBy - faultsEnd) + 6*p.Wide.OutageMax
+		end := p.Wide.Faults + (settleBy - faultsEnd) + 6*p.Wide.OutageMax
+		if p.Wide.Rate > 0 {
+			end += 5 * time.Minute
+		}
+		return end
 	}
 	for _, o := range p.Ops {
 		for _, i := range o.Tx.Inserts {

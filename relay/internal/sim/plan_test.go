@@ -108,7 +108,7 @@ func parsePlan(text string) (plan, error) {
 		p.Wide = &wide{
 			Topics: r.number(f["topics"]), Places: r.number(f["places"]), Hooks: r.number(f["hooks"]), Faults: r.duration(f["faults"]),
 			OutageMax: r.duration(f["outage"]), Size: r.number(f["size"]), Bytes: r.number(f["bytes"]), Messages: r.number(f["messages"]),
-			Batch: r.number(f["batch"]),
+			Batch: r.number(f["batch"]), Rate: r.number(f["rate"]), Own: r.number(f["own"]), Odd: f["odd"] == "true", Delays: f["delays"] == "true",
 		}
 	}
 	for _, line := range strings.Split(rest, "\n") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
 )
 
 // wide is what a world has that is larger and lives longer: many lanes and destinations,
@@ -20,15 +21,26 @@ type wide struct {
 	Hooks     int           // destinations that places share; 0: each place is one
 	Faults    time.Duration // when they end
 	OutageMax time.Duration
-	Size      int // of the largest payload
-	Bytes     int // Config.MaxBytes
-	Messages  int // Config.MaxMessages; 0: the core's default
-	Batch     int // of the sink; 0: any
+	Size      int  // of the largest payload
+	Bytes     int  // Config.MaxBytes
+	Messages  int  // Config.MaxMessages; 0: the core's default
+	Batch     int  // of the sink; 0: any
+	Rate      int  // Config.Rate; 0: none
+	Own       int  // how lanes are bound to nodes: ownAny, ownOnly or ownMost
+	Odd       bool // topics with odd numbers skip dead letters, the others block
+	Delays    bool // retries have a list of delays, and the sink answers pings
 }
 
+// How lanes are bound to nodes.
+const (
+	ownAny  = iota // by the fair share
+	ownOnly        // each node takes lanes of its own
+	ownMost        // each node takes its share at most, however many there are
+)
+
 func (x *wide) String() string {
-	return fmt.Sprintf(" topics=%d places=%d hooks=%d faults=%v outage=%v size=%d bytes=%d messages=%d batch=%d",
-		x.Topics, x.Places, x.Hooks, x.Faults, x.OutageMax, x.Size, x.Bytes, x.Messages, x.Batch)
+	return fmt.Sprintf(" topics=%d places=%d hooks=%d faults=%v outage=%v size=%d bytes=%d messages=%d batch=%d rate=%d own=%d odd=%v delays=%v",
+		x.Topics, x.Places, x.Hooks, x.Faults, x.OutageMax, x.Size, x.Bytes, x.Messages, x.Batch, x.Rate, x.Own, x.Odd, x.Delays)
 }
 
 // makeWide draws a wide world.
@@ -73,6 +85,7 @@ func makeWide(seed uint64) plan {
 		d.short()
 	}
 	d.people()
+	d.settings()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
 	return d.p
 }
@@ -164,6 +177,30 @@ func (d *drawer) people() {
 	}
 }
 
+// settings draws from a source of its own what a person may set, and the steps of the
+// database's clock.
+func (d *drawer) settings() {
+	d.rng = rand.New(rand.NewPCG(d.p.Seed, 0x73657474))
+	x := d.p.Wide
+	x.Odd, x.Delays = d.rng.IntN(3) == 0, d.rng.IntN(3) == 0
+	if d.rng.IntN(6) == 0 {
+		x.Rate = 5 + d.rng.IntN(20)
+	}
+	if d.rng.IntN(4) == 0 {
+		x.Own = ownOnly + d.rng.IntN(2)
+		for n := range d.p.Nodes { // lanes have no owner before
+			d.p.Ops[d.started(n)].At = 0
+		}
+	}
+	for range d.some(5, 2) {
+		o := op{Kind: opStep, At: d.upTo(x.Faults), Dur: d.between(time.Second, 30*time.Second)}
+		if d.rng.IntN(2) == 0 {
+			o.Dur = -o.Dur
+		}
+		d.add(o)
+	}
+}
+
 // RunWide runs one seed of the wide worlds.
 func RunWide(ctx context.Context, seed uint64) Result {
 	return runPlan(ctx, makeWide(seed), mutant{}, true)
@@ -175,7 +212,25 @@ func ReplayWide(ctx context.Context, seed uint64) (Result, string) {
 }
 
 // configure sets what a relay of such a world has.
-func (x *wide) configure(c *port.Config) {
+func (x *wide) configure(c *port.Config, p *plan, node int) {
+	if share := (p.Lanes + p.Nodes - 1) / p.Nodes; x.Own == ownMost {
+		c.MaxLanes = share
+	}
+	for l := node; x.Own == ownOnly && l < p.Lanes; l += p.Nodes {
+		c.Only = append(c.Only, store.Lane(l))
+	}
+	if c.Rate = float64(x.Rate); x.Delays {
+		c.Retry.Delays = []time.Duration{50 * time.Millisecond, 200 * time.Millisecond, time.Second}
+		c.Sink.Ping = func(context.Context) error { return nil }
+	}
+	if x.Odd {
+		c.Policy = func(topic string) port.Policy {
+			if oddTopic(topic) {
+				return port.Skip
+			}
+			return port.Block
+		}
+	}
 	c.OutageBase, c.OutageMax, c.PollMax = 100*time.Millisecond, x.OutageMax, 2*time.Second
 	c.MaxBytes, c.MaxMessages, c.Sink.MaxBatch = x.Bytes, x.Messages, x.Batch
 	if x.Places > x.Topics {
@@ -183,10 +238,11 @@ func (x *wide) configure(c *port.Config) {
 	}
 }
 
-// low reports whether what waits for a destination can take all that the relay may hold.
+// low reports whether what waits for a destination can take all that the relay may hold, or
+// messages wait for the rate.
 func (x *wide) low(p *plan) bool {
 	most := p.Lanes * p.Window
-	return x.Messages > 0 && x.Messages < most || x.Bytes < most*x.Size
+	return x.Rate > 0 || x.Messages > 0 && x.Messages < most || x.Bytes < most*x.Size
 }
 
 // rest is how long a state may be reported that nothing is left to end.
@@ -241,6 +297,16 @@ func (p *plan) destName(key int) string {
 	}
 	return p.placeName(key)
 }
+
+// skips reports whether a dead letter of the key releases it.
+func (p *plan) skips(key int) bool {
+	if p.Wide != nil && p.Wide.Odd {
+		return oddTopic(p.topicName(key))
+	}
+	return p.Skip
+}
+
+func oddTopic(name string) bool { return name[len(name)-1]%2 == 1 }
 
 func modulo(a, n int) int { return (a%n + n) % n }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/postrider/postrider/relay/internal/port"
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/memstore"
 	"github.com/postrider/postrider/store/ops"
 )
@@ -21,6 +23,9 @@ type world struct {
 	events   queue
 	healed   bool
 	settleBy time.Duration
+	ahead    time.Duration // how far the database's clock is
+	latest   time.Duration // what it has shown at the latest
+	stepAt   time.Duration // when it stepped last, 0: never
 	restBy   time.Duration // when all that was reported must have ended, 0: it has
 
 	db        *memstore.Store
@@ -47,7 +52,7 @@ func newWorld(ctx context.Context, p plan, m mutant, traced bool) *world {
 	w.rng = rand.New(rand.NewPCG(p.Seed, 0x776f726c64))
 	w.db = memstore.New(&memstore.Options{
 		Lanes: p.Lanes, Family: p.Family, Defect: m.defect, Log: p.Ahead,
-		Now:  func() time.Time { return origin().Add(w.now) },
+		Now:  func() time.Time { return origin().Add(w.clock()) },
 		Step: w.interleave,
 	})
 	w.admin = w.db.Office().Admin
@@ -173,6 +178,8 @@ func (w *world) perform(o op) {
 		w.failover(o)
 	case opHold:
 		w.check.hold(o)
+	case opStep:
+		w.moveClock(o.Dur)
 	case opStop:
 		w.db.Pause(true)
 		w.cover.Stops++
@@ -217,6 +224,38 @@ func (w *world) holds(k opKind, topic int) (op, bool) {
 		}
 	}
 	return op{}, false
+}
+
+// clock is what the database's clock shows, and notes the latest.
+func (w *world) clock() time.Duration {
+	now := w.now + w.ahead
+	w.latest = max(w.latest, now)
+	return now
+}
+
+// moveClock steps it. Leases run out at once, or later: lanes have two owners for a while.
+func (w *world) moveClock(by time.Duration) {
+	w.clock()
+	w.ahead += by
+	w.stepAt = w.now
+	for l := range w.plan.Lanes {
+		w.check.incident(store.Lane(l))
+	}
+}
+
+func (w *world) stepped() bool { return w.stepAt > 0 && w.now < w.stepAt+2*leaseTTL }
+
+// ping tells a node that the sink answers, unless the whole of it is down.
+func (w *world) ping(n *node, boot string) {
+	w.after(w.latency(), func() {
+		switch _, down := w.holds(opOutage, -1); {
+		case n.boot != boot:
+		case down:
+			w.after(time.Second, func() { w.ping(n, boot) })
+		default:
+			n.post(0, port.Pong{})
+		}
+	})
 }
 
 // partlyDown reports whether a single destination is down now.

@@ -200,7 +200,7 @@ func (wr *writer) insert(t *simTx, in insert) {
 		pm.Key = keyName(in.Key)
 	}
 	if in.Kind == msgScheduled {
-		m.due = w.now + time.Duration(w.rng.Int64N(int64(2*time.Second)))
+		m.due = w.clock() + time.Duration(w.rng.Int64N(int64(2*time.Second)))
 		pm.NotBefore = origin().Add(m.due)
 	} else if in.Key >= 0 {
 		k := wr.key(in.Key)
