@@ -298,9 +298,11 @@ func (w *world) watch() {
 
 // goodTime leaves gaps without good messages, in which a run can end.
 func (w *world) goodTime() bool {
-	most := 7 * time.Second
-	if w.plan.Wide != nil {
-		most = time.Second
+	since, most, turn := w.now-w.plan.faults(), 7*time.Second, 10*time.Second
+	if x := w.plan.Wide; x != nil {
+		if most = time.Second; x.Rate > 0 { // less than what the rate allows
+			turn = time.Minute
+		}
 	}
-	return (w.now-w.plan.faults())%(10*time.Second) < most && w.now < w.settleBy-10*time.Second
+	return since%turn < most && w.now < w.settleBy-10*time.Second
 }
