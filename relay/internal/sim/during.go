@@ -154,6 +154,7 @@ func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Du
 				continue
 			}
 			end += actWithin // until the end of the pause is executed
+		default: // of everything, until it ends
 		}
 		since = max(since, min(end, c.w.now))
 	}

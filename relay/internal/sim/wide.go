@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -278,22 +279,22 @@ func (p *plan) dest(key int) int {
 
 func (p *plan) topicName(key int) string {
 	if p.Wide != nil {
-		return names[0][p.place(key)%p.Wide.Topics]
+		return "t" + strconv.Itoa(p.place(key)%p.Wide.Topics)
 	}
-	return names[0][p.place(key)]
+	return [topics]string{"t0", "t1"}[p.place(key)]
 }
 
 // placeName is the topic, unless routes send its messages to several places.
 func (p *plan) placeName(key int) string {
 	if p.Wide != nil && p.Wide.Places > p.Wide.Topics {
-		return names[1][p.place(key)]
+		return "place-" + strconv.Itoa(p.place(key))
 	}
 	return p.topicName(key)
 }
 
 func (p *plan) destName(key int) string {
 	if p.Wide != nil && p.Wide.Hooks > 0 {
-		return names[2][p.dest(key)]
+		return "hook-" + strconv.Itoa(p.dest(key))
 	}
 	return p.placeName(key)
 }
@@ -309,13 +310,3 @@ func (p *plan) skips(key int) bool {
 func oddTopic(name string) bool { return name[len(name)-1]%2 == 1 }
 
 func modulo(a, n int) int { return (a%n + n) % n }
-
-// names of topics, places and hooks.
-var names = func() (all [3][16]string) {
-	for kind, prefix := range []string{"t", "place-", "hook-"} {
-		for i := range all[kind] {
-			all[kind][i] = fmt.Sprint(prefix, i)
-		}
-	}
-	return all
-}()
