@@ -32,10 +32,10 @@ type sent struct {
 }
 
 // The most that one engine may ask for, by lane, and report as changes within a second:
-// about twice what the busiest one does.
+// two to four times what the busiest of some thousand does.
 const (
-	actionsMost = 500
-	reportsMost = 60
+	actionsMost = 800
+	reportsMost = 100
 )
 
 func newFacts() facts {
