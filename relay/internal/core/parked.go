@@ -136,8 +136,12 @@ func (e *Engine) dueFirst(l *lane) bool {
 // lane's pipeline is empty.
 func (e *Engine) planRequests() {
 	for _, l := range e.held {
-		if len(l.requests) > 0 && e.mayMakeWay(l) {
+		switch {
+		case len(l.requests) == 0:
+		case e.mayMakeWay(l):
 			e.makeWay(l)
+		case e.now < l.resumes && l.done < len(l.queue) && l.queue[l.done].rounds == 0 && !l.queue[l.done].parked:
+			e.parkRest(l) // a part of it is done, and the rest waits for a destination
 		}
 		if len(l.requests) == 0 || len(l.queue) > 0 || l.reading || l.releasing || e.draining || e.dueFirst(l) {
 			continue

@@ -561,3 +561,32 @@ func TestActsDoNotWaitForAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// An act of a person does not wait for the end of an outage either where a part of the lane's
+// first batch is done.
+// Promises: C, S
+func TestActsDoNotWaitForTheRestOfABatch(t *testing.T) {
+	down := broker.Outage(errTest, "o1", "orders")
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", append(keys(40), "c@audit")...))
+	r.deliver(append(slices.Repeat([]error{down}, 40), broker.Rejected(errTest, "r1", "audit"))...)
+	for end := r.now + time.Minute; r.now < end; {
+		r.now += 10 * time.Millisecond
+		r.step(port.Tick{})
+		if l, ok := maybe[port.Lease](r); ok {
+			r.step(port.Leased{ID: l.ID, Grant: r.grant(store.Request{ID: 7, Lane: 0})})
+		}
+		if d, ok := maybe[port.Deliver](r); ok {
+			r.step(port.Delivered{ID: d.ID, Errs: slices.Repeat([]error{down}, len(d.Msgs))})
+		}
+		if s, ok := maybe[port.Settle](r); ok {
+			r.step(port.Settled{ID: s.ID})
+			if len(s.Settlements[0].Requests) > 0 {
+				return
+			}
+			wantEqual(t, "parks", len(s.Settlements[0].Park), 41)
+		}
+	}
+	t.Error("the act was not executed within a minute of the outage")
+}
