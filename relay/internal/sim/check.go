@@ -372,7 +372,7 @@ func (c *checker) atEnd() {
 	if len(c.acts) > 0 {
 		c.fail("S", "%d acts were never executed", len(c.acts))
 	}
-	if why := c.restless(); why != "" {
+	if why := c.restless(); why != "" && c.w.plan.rests() {
 		c.fail("F", "%v after the faults ended: %s", c.w.now-c.w.plan.faults(), why)
 	}
 	c.lost()

@@ -20,7 +20,7 @@ const (
 	shortSeeds  = 2_000
 	freshSeeds  = 20_000
 	matrixSeeds = 1_000_000
-	wideShare   = 100 // of all seeds
+	wideShare   = 200 // of all seeds
 )
 
 // TestSimulation runs seeded schedules over all families of stores, on all cores:
@@ -90,7 +90,7 @@ func TestSimulationAhead(t *testing.T) {
 // TestSimulationWide runs worlds with up to 64 lanes, more destinations than topics, large
 // messages and low caps, in which destinations are down for minutes while others work: their
 // messages arrive, and acts of people are executed, in bounded time during the faults. Each
-// costs as much as many others, so it runs one for every 100 of TestSimulation. The variables
+// costs as much as many others, so one runs for every 200 of TestSimulation. The variables
 // of TestSimulation rule it too.
 //
 // Promises: L, P, O, D, S, Q

@@ -282,7 +282,7 @@ func (w *world) heal() {
 func (w *world) watch() {
 	switch {
 	case w.now > w.plan.faults()+w.plan.tail() && w.check.quiet():
-		if w.check.restless() == "" {
+		if !w.plan.rests() || w.check.restless() == "" {
 			w.events.clear()
 			return
 		}
