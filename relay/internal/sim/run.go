@@ -218,8 +218,9 @@ func shrink(ctx context.Context, p plan, m mutant, letter string) plan {
 	for size := len(p.Ops) / 2; size > 0 && runs < shrinkRuns; {
 		removed := false
 		for i := 0; i+size <= len(p.Ops) && runs < shrinkRuns; {
+			starts := slices.ContainsFunc(p.Ops[i:i+size], func(o op) bool { return o.Kind == opStart })
 			ops := slices.Delete(slices.Clone(p.Ops), i, i+size)
-			if breaks(ops) {
+			if !(p.Wide != nil && starts) && breaks(ops) { // without a node nothing is in time
 				p.Ops, removed = ops, true
 				continue
 			}
