@@ -144,7 +144,7 @@ func (p *process) answers(ctx context.Context) error {
 }
 
 func portTaken(log string) bool {
-	for _, s := range []string{"Address already in use", "address already in use", "could not create any TCP/IP sockets", "BindException"} {
+	for _, s := range []string{"Address already in use", "address already in use", "could not create any TCP/IP sockets", "BindException", "dist_port_already_used"} {
 		if strings.Contains(log, s) {
 			return true
 		}
