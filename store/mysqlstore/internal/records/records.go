@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/mysqlstore/internal/db"
-
-	"github.com/postrider/postrider"
 )
 
 // Record is a row of the outbox.
