@@ -122,7 +122,8 @@ func (c *checker) windowFull(m *msg) bool {
 
 // disturbed returns when the last fault ended that could have been in the way of m, or of
 // any act when m is nil, and how long m may wait from then on. A silent destination is in
-// the way of all: a lane sends what it has parked of it one by one, with growing pauses.
+// the way of all, acts included: a lane sends what it has parked of it one by one, with growing
+// pauses.
 func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Duration) {
 	limit := turnWithin
 	for _, o := range c.during.faults {
@@ -140,11 +141,14 @@ func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Du
 		case opCrash, opPause, opSuspend, opJump:
 			end += 2 * leaseTTL
 		case opOutage, opThrottle, opRefuse, opSilent:
-			if o.N >= 0 && (m == nil || c.w.plan.dest(m.key) != o.N && o.Kind != opSilent) {
+			if o.N >= 0 && o.Kind != opSilent && (m == nil || c.w.plan.dest(m.key) != o.N) {
 				continue
 			}
-			if most := 4 * c.w.plan.Wide.OutageMax; m != nil && end+most >= since { // a key waits behind what met the fault
+			switch most := 4 * c.w.plan.Wide.OutageMax; {
+			case m != nil && end+most >= since: // a key waits behind what met the fault
 				limit = turnWithin + most
+			case m == nil && o.Kind == opSilent: // and an act behind a page of such messages
+				end += most
 			}
 		case opHold:
 			if m != nil && !c.covers(o, m) {
