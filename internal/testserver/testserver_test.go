@@ -202,6 +202,22 @@ func briefly(t *testing.T, ask func(context.Context) error) error {
 	return ask(ctx)
 }
 
+// Each server says in words of its own that another process was faster.
+func TestAPortThatIsTakenIsNoticed(t *testing.T) {
+	for _, log := range []string{
+		`could not create any TCP/IP sockets`,
+		`java.net.BindException: Address already in use`,
+		`reason: {dist_port_already_used,24288,not_erlang,"localhost"}`,
+	} {
+		if !portTaken(log) {
+			t.Errorf("%q is not noticed", log)
+		}
+	}
+	if portTaken("BOOT FAILED") {
+		t.Error("any failure counts")
+	}
+}
+
 func TestPortsAreFreeAndBelowTheClientRange(t *testing.T) {
 	ports, err := freePorts(3)
 	if err != nil {

@@ -21,7 +21,7 @@ type Suspect struct {
 	Out    bool          // an outage was the answer, not silence
 	Blind  time.Duration // when it stepped aside from the log though nothing else went either
 
-	Counted bool // its silence made an attempt: it begins anew, and is one of the silent ones of its place still
+	Counted bool // its silence was counted as an attempt; it remains one of the silent messages of its place
 }
 
 // Suspects are those of a lane, by the record's number. They are not safe for concurrent use.
@@ -82,7 +82,7 @@ func (d Dead) Add(c Cause) {
 	d[c]++
 }
 
-// Forget begins anew at a place.
+// Forget drops the counts of a place.
 func (d Dead) Forget(place string) {
 	delete(d, Cause{place, true})
 	delete(d, Cause{place, false})

@@ -423,7 +423,7 @@ func TestRareMessagesDoNotWaitForAnotherDestination(t *testing.T) {
 	}
 }
 
-// What is due of a destination that works does not wait in its lane for one that is down,
+// Due messages of a destination that works do not wait in their lane for one that is down,
 // whatever that lane has parked for the latter.
 //
 // Promises: S

@@ -50,8 +50,8 @@ func (e *Engine) mayMakeWay(l *lane) bool {
 	return l.call == nil && l.done < len(l.queue) && !l.queue[l.done].sent && e.holdsBack(l)
 }
 
-// makeWay drops a first batch that may make way: it is read again. What its outages have told
-// holds, or it would never be sent singly.
+// makeWay drops a first batch that may make way, to be read again. The lane keeps its count of outages
+// and its round of single sends, or the batch would never be sent singly.
 func (e *Engine) makeWay(l *lane) {
 	for _, b := range l.queue[l.done:] {
 		if !b.parked {

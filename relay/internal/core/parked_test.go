@@ -539,38 +539,19 @@ func TestActsDoNotWaitForAnOutage(t *testing.T) {
 			r.lead(1)
 			r.read(r.batch(0, "p1", keys(40)...))
 			r.deliver(slices.Repeat([]error{out}, 40)...)
-			for end := r.now + time.Minute; r.now < end; {
-				r.now += 10 * time.Millisecond
-				r.step(port.Tick{})
-				if l, ok := maybe[port.Lease](r); ok {
-					r.step(port.Leased{ID: l.ID, Grant: r.grant(store.Request{ID: 7, Lane: 0})})
-				}
-				if d, ok := maybe[port.Deliver](r); ok {
-					r.step(port.Delivered{ID: d.ID, Errs: slices.Repeat([]error{out}, len(d.Msgs))})
-				}
-				if s, ok := maybe[port.Settle](r); ok {
-					wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
-					r.step(port.Settled{ID: s.ID})
-					if rd := r.parkedRead(); rd.Reads[0].Keys != nil {
-						t.Errorf("read %+v, want the view first", rd)
-					}
-					return
-				}
+			s := r.settledInOutage(out)
+			wantEqual(t, "requests", fmt.Sprint(s.Requests), "[7]")
+			if rd := r.parkedRead(); rd.Reads[0].Keys != nil {
+				t.Errorf("read %+v, want the view first", rd)
 			}
-			t.Error("the act was not executed within a minute of the outage")
 		})
 	}
 }
 
-// An act of a person does not wait for the end of an outage either where a part of the lane's
-// first batch is done.
-// Promises: C, S
-func TestActsDoNotWaitForTheRestOfABatch(t *testing.T) {
-	down := broker.Outage(errTest, "o1", "orders")
-	r := newRig(t, port.Config{})
-	r.lead(1)
-	r.read(r.batch(0, "p1", append(keys(40), "c@audit")...))
-	r.deliver(append(slices.Repeat([]error{down}, 40), broker.Rejected(errTest, "r1", "audit"))...)
+// settledInOutage lets every call fail with out, answers each heartbeat with request 7, and returns the
+// next settlement, which it answers.
+func (r *rig) settledInOutage(out error) store.Settlement {
+	r.t.Helper()
 	for end := r.now + time.Minute; r.now < end; {
 		r.now += 10 * time.Millisecond
 		r.step(port.Tick{})
@@ -578,15 +559,27 @@ func TestActsDoNotWaitForTheRestOfABatch(t *testing.T) {
 			r.step(port.Leased{ID: l.ID, Grant: r.grant(store.Request{ID: 7, Lane: 0})})
 		}
 		if d, ok := maybe[port.Deliver](r); ok {
-			r.step(port.Delivered{ID: d.ID, Errs: slices.Repeat([]error{down}, len(d.Msgs))})
+			r.step(port.Delivered{ID: d.ID, Errs: slices.Repeat([]error{out}, len(d.Msgs))})
 		}
 		if s, ok := maybe[port.Settle](r); ok {
 			r.step(port.Settled{ID: s.ID})
-			if len(s.Settlements[0].Requests) > 0 {
-				return
-			}
-			wantEqual(t, "parks", len(s.Settlements[0].Park), 41)
+			return s.Settlements[0]
 		}
 	}
-	t.Error("the act was not executed within a minute of the outage")
+	r.t.Fatal("nothing was settled within a minute of the outage")
+	return store.Settlement{}
+}
+
+// An act of a person does not wait for the end of an outage either if a part of the lane's
+// first batch is done.
+//
+// Promises: C, S
+func TestActsDoNotWaitForTheRestOfABatch(t *testing.T) {
+	down := broker.Outage(errTest, "o1", "orders")
+	r := newRig(t, port.Config{})
+	r.lead(1)
+	r.read(r.batch(0, "p1", append(keys(40), "c@audit")...))
+	r.deliver(append(slices.Repeat([]error{down}, 40), broker.Rejected(errTest, "r1", "audit"))...)
+	wantEqual(t, "parks", len(r.settledInOutage(down).Park), 41)
+	wantEqual(t, "requests", fmt.Sprint(r.settledInOutage(down).Requests), "[7]")
 }

@@ -108,8 +108,8 @@ func (c *checker) rate(n *node, messages int) {
 }
 
 // windowFull reports whether so much of the message's lane is not settled that a page has no
-// room in its window. What waits for a destination is set aside only while others are
-// acknowledged, and else holds up what is behind it.
+// room in its window. Messages that wait for a destination are set aside only while others are
+// acknowledged; otherwise they hold up the messages behind them.
 func (c *checker) windowFull(m *msg) bool {
 	for l := range c.w.plan.Lanes {
 		ids := c.w.db.PendingIDs(store.Lane(l))

@@ -48,7 +48,7 @@ type mutant struct {
 	muteEnds     bool   // nobody is told of the end of an outage that nobody tried
 	saysTwice    bool   // an outage is told of again
 	countsTwice  bool   // acknowledgements are counted twice
-	forgetsParks bool   // what a settlement parks is not counted
+	forgetsParks bool   // parked records are missing from the count of a settlement
 	restless     bool   // an idle relay asks all the time
 }
 

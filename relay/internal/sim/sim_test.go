@@ -90,8 +90,8 @@ func TestSimulationAhead(t *testing.T) {
 // TestSimulationWide runs worlds with up to 64 lanes, more destinations than topics, large
 // messages and low caps, in which destinations are down for minutes while others work: their
 // messages arrive, and acts of people are executed, in bounded time during the faults. Each
-// costs as much as many others, so one runs for every 200 of TestSimulation. The variables
-// of TestSimulation rule it too.
+// costs as much as many others, so one runs for every 200 fixed seeds of TestSimulation, and in the
+// matrix for every 200 fresh ones. The variables of TestSimulation rule it too.
 //
 // Promises: L, P, O, D, S, Q
 func TestSimulationWide(t *testing.T) {

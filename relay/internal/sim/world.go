@@ -24,7 +24,7 @@ type world struct {
 	healed   bool
 	settleBy time.Duration
 	ahead    time.Duration // how far the database's clock is
-	latest   time.Duration // what it has shown at the latest
+	latest   time.Duration // the latest time that it has shown
 	stepAt   time.Duration // when it stepped last, 0: never
 	restBy   time.Duration // when all that was reported must have ended, 0: it has
 
@@ -286,7 +286,7 @@ func (w *world) watch() {
 			w.events.clear()
 			return
 		}
-		if w.restBy == 0 { // what was reported must end although nothing is sent any more
+		if w.restBy == 0 { // reported states must end although nothing is sent any more
 			w.restBy = w.now + w.plan.rest()
 			w.settleBy = max(w.settleBy, w.restBy)
 		}

@@ -23,8 +23,8 @@ type Reader struct {
 	acts error                // by which acts in lanes without a view failed last
 }
 
-// New returns a reader. slow reports whether an error says that a view took longer than its limit, and damaged
-// whether its records cannot be read at all; nil: no error does. Every other error ends a heartbeat's reading.
+// New returns a reader. slow reports whether an error is a view's time limit, and damaged whether it is that of
+// records that cannot be read at all; a nil damaged reports none. Every other error ends a heartbeat's reading.
 func New(slow, damaged func(error) bool) *Reader {
 	if damaged == nil {
 		damaged = func(error) bool { return false }
