@@ -271,6 +271,24 @@ func TestAnOrderKeepsItsRateAndIsCancelled(t *testing.T) {
 	})
 }
 
+// A rate is kept whatever its size: 0.09 times 1/0.09 is a little less than 1 record.
+//
+// Promises: S
+func TestAnOrderEndsAtAnyRate(t *testing.T) {
+	onEach(t, func(t *testing.T, server *testserver.MySQL) {
+		o := newOwner(t, newOutbox(t, server, 1), "a")
+		for _, rate := range []float64{0.09, 17.0 / 60, 0.4} {
+			o.dead(1, 0, "")
+			id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{Type: "x"}, Rate: rate})
+			o.exec(`UPDATE postrider_act SET created_at = created_at - 3600000000`)
+			o.execute()
+			if st, err := o.s.Office().Orders.OrderState(t.Context(), id); err != nil || st.Moved != 1 {
+				t.Errorf("after an hour at %v records a second: %+v, %v", rate, st, err)
+			}
+		}
+	})
+}
+
 // Two relays, one of them fenced, and one of the owner's old settlements do nothing.
 func TestAnOrderIsTheOwners(t *testing.T) {
 	onEach(t, func(t *testing.T, server *testserver.MySQL) {

@@ -163,6 +163,23 @@ func TestOrderRateAndCancel(t *testing.T) {
 	})
 }
 
+// A rate is kept whatever its size: 0.09 times 1/0.09 is a little less than 1 record.
+//
+// Promises: S
+func TestOrderEndsAtAnyRate(t *testing.T) {
+	trap(t, func(d *db, o *owner) {
+		for _, rate := range []float64{0.09, 17.0 / 60, 0.4} {
+			d.dead(1, 0)
+			id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{Type: "x"}, Rate: rate})
+			d.exec(`UPDATE box.request SET created_at = created_at - interval '1 hour'`)
+			o.execute()
+			if st, err := o.store.Office().Orders.OrderState(t.Context(), id); err != nil || st.Moved != 1 {
+				t.Errorf("after an hour at %v records a second: %+v, %v", rate, st, err)
+			}
+		}
+	})
+}
+
 // Cancelling an order waits for the page that is being executed, and counts it.
 func TestCancelCountsThePageItWaitedFor(t *testing.T) {
 	trap(t, func(d *db, o *owner) {

@@ -277,6 +277,23 @@ func TestAnOrderKeepsItsRateAndIsCancelled(t *testing.T) {
 	}
 }
 
+// A rate is kept whatever its size: 0.09 times 1/0.09 is a little less than 1 record.
+//
+// Promises: S
+func TestAnOrderEndsAtAnyRate(t *testing.T) {
+	pool, _ := newOutbox(t, 1)
+	for i, rate := range []float64{0.09, 1.0 / 93, 17.0 / 60, 0.4, 0.7} {
+		o := newOwner(t, pool, "a", nil)
+		o.dead(1, 0, "")
+		id, _ := o.order(ops.Order{Kind: store.ActDiscard, Match: ops.Match{Type: "x"}, Rate: rate})
+		o.moved.Store(int64(i+1) * int64(time.Hour))
+		o.execute()
+		if st, err := o.s.Office().Orders.OrderState(t.Context(), id); err != nil || st.Moved != 1 {
+			t.Errorf("after an hour at %v records a second: %+v, %v", rate, st, err)
+		}
+	}
+}
+
 // An owner that was fenced carries out nothing.
 func TestAnOrderIsTheOwners(t *testing.T) {
 	pool, _ := newOutbox(t, 1)

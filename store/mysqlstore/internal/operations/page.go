@@ -47,8 +47,8 @@ func (o *order) parse(text string) error {
 }
 
 // room is how many records may be moved now: a page, or the rate times the time since the
-// beginning of the last page in any lane, of which two seconds count at most, less what
-// other lanes of the same call move.
+// beginning of the last page in any lane, of which two seconds count at most, or as
+// long as one record takes, less what other lanes of the same call move.
 func (x *Executor) room(o *order) int {
 	if !o.rate.Valid || o.rate.Float64 <= 0 {
 		return orderPage
@@ -57,8 +57,8 @@ func (x *Executor) room(o *order) int {
 	if o.ran.Valid {
 		since = o.ran.Int64
 	}
-	seconds := min(time.Duration(max(o.began-since, 0)*1000).Seconds(), max(2, 1/o.rate.Float64))
-	return max(int(min(orderPage, o.rate.Float64*seconds))-x.planned[o.link.Int64], 0)
+	seconds := time.Duration(max(o.began-since, 0) * 1000).Seconds()
+	return max(int(min(orderPage, o.rate.Float64*seconds, max(1, 2*o.rate.Float64)))-x.planned[o.link.Int64], 0)
 }
 
 // where is the condition that a row of table alias k fits. Texts are compared as bytes:

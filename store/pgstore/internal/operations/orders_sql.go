@@ -49,11 +49,11 @@ func of(alias, condition string) string { return strings.ReplaceAll(condition, "
 const edited = `((k.headers || coalesce(a->'edit'->'set', '{}')) - coalesce((SELECT array_agg(u) FROM jsonb_array_elements_text(a->'edit'->'unset') u), '{}'))`
 
 // orderRoom is the number of records that request q may move now: a page, or the rate times the
-// time since the beginning of the last page in any lane, at most two seconds, so that a pause
-// is not made up for.
-const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` + orderPage + `, floor(q.rate * least(
-  extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
-  greatest(2, 1 / q.rate))))::integer END`
+// time since the beginning of the last page in any lane, at most two seconds or as long as one
+// record takes, so that a pause is not made up for.
+const orderRoom = `CASE WHEN q.rate IS NULL THEN ` + orderPage + ` ELSE least(` + orderPage + `, floor(least(
+  q.rate * extract(epoch FROM clock_timestamp() - coalesce((SELECT max(s.ran_at) FROM {{schema}}.request s WHERE s.ask = q.ask), q.created_at))::float8,
+  greatest(1, 2 * q.rate))))::integer END`
 
 // full is true if hits has as many records as may be moved now: the page may have more that fit.
 const full = `(SELECT count(*) FROM hits) = (SELECT room FROM w)`

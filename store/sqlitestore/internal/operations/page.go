@@ -26,7 +26,7 @@ const (
 )
 
 // room is how many records may be moved now: a page, or the rate times the time since the last
-// page in any lane, of which two seconds count at most.
+// page in any lane, of which two seconds count at most, or as long as one record takes.
 func (r *request) room() int {
 	if !r.rate.Valid {
 		return orderPage
@@ -35,8 +35,8 @@ func (r *request) room() int {
 	if r.ran.Valid {
 		since = r.ran.Int64
 	}
-	seconds := min(time.Duration(max(r.began-since, 0)*1000).Seconds(), max(2, 1/r.rate.Float64))
-	return int(min(orderPage, r.rate.Float64*seconds))
+	seconds := time.Duration(max(r.began-since, 0) * 1000).Seconds()
+	return int(min(orderPage, r.rate.Float64*seconds, max(1, 2*r.rate.Float64)))
 }
 
 // hit is a record of a page.
