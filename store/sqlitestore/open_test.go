@@ -1,9 +1,11 @@
 package sqlitestore
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
 
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/ops"
 )
 
@@ -30,5 +32,20 @@ func TestOpen(t *testing.T) {
 	}
 	if err := own.Close(); err != nil || own.box.DB.PingContext(t.Context()) == nil {
 		t.Errorf("a closed store works: %v", err)
+	}
+}
+
+// In such a file a payload that was inserted as text would be sent in UTF-16, and a key would
+// have another lane than the commands look for it in.
+func TestAFileInUTF16IsRefused(t *testing.T) {
+	pool := openFile(t, filepath.Join(t.TempDir(), "shop.db"))
+	pool.SetMaxOpenConns(1)
+	if _, err := pool.Exec(`PRAGMA encoding = 'UTF-16le'`); err != nil {
+		t.Fatal(err)
+	}
+	var unusable *store.UnusableError
+	steps, err := New(pool, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: 1})
+	if !errors.As(err, &unusable) || unusable.Fix == "" {
+		t.Errorf("steps %v, error %v", steps, err)
 	}
 }

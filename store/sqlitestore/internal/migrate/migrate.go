@@ -92,6 +92,11 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 		if steps, err = plan(have, target); err != nil {
 			return err
 		}
+		if have == 0 {
+			if err := checkEncoding(ctx, q); err != nil {
+				return err
+			}
+		}
 		for i := range steps {
 			if err := s.step(ctx, q, &steps[i], lanes); err != nil {
 				return fmt.Errorf("step %d %s: %w", steps[i].Version, steps[i].Name, err)
@@ -103,6 +108,16 @@ func (s *Migrator) Migrate(ctx context.Context, req ops.MigrateRequest) ([]ops.S
 		return nil, err
 	}
 	return steps, nil
+}
+
+// checkEncoding refuses a file in UTF-16, where a payload that is inserted as text would be sent
+// so, and the lanes of keys would be other ones.
+func checkEncoding(ctx context.Context, q db.Querier) error {
+	var encoding string
+	if err := q.QueryRowContext(ctx, `PRAGMA encoding`).Scan(&encoding); err != nil || encoding == "UTF-8" {
+		return err
+	}
+	return &store.UnusableError{What: "the database file is in " + encoding, Fix: "make the outbox in a file whose PRAGMA encoding is UTF-8, which is what SQLite takes by itself"}
 }
 
 // turnOnWAL waits for its turn by itself: SQLite does not ask its busy timeout
