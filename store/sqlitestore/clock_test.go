@@ -43,3 +43,33 @@ func TestExecutedActsArePruned(t *testing.T) {
 		t.Errorf("kept %v, %v", left, err)
 	}
 }
+
+// A record that is due at one look of a read and not at the next one, since the clock was set back
+// in between, is announced: its owner asks again.
+//
+// Promises: S
+func TestClockSetBackInsideARead(t *testing.T) {
+	pool, s := newOutbox(t, 1)
+	o := newOwner(t, pool, "a", nil)
+	due := time.Now().Add(time.Hour)
+	if _, err := pool.Exec(`INSERT INTO postrider_outbox (topic, not_before) VALUES ('t', ?)`, due.UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.Read(t.Context(), []store.LaneRead{{MaxRecords: 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.done(0, store.Settlement{Position: b[0].Position, Park: []store.Park{{Seq: b[0].Meta[0].Seq, Message: b[0].Messages[0], State: store.Scheduled}}})
+	for looks := range 8 {
+		s.box.Now = func() time.Time {
+			if looks--; looks >= 0 {
+				return due.Add(time.Minute)
+			}
+			return due.Add(-time.Minute)
+		}
+		b, err := s.Read(t.Context(), []store.LaneRead{{MaxRecords: 10, Parked: true, Keys: []string{}}})
+		if err != nil || len(b[0].Messages) == 0 && !b[0].Parked.HasDue {
+			t.Errorf("the record is neither read nor announced: %+v, %v", b, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -66,14 +67,14 @@ const skipped = `(SELECT lane, key, version, version + dense_rank() OVER (PARTIT
 	FROM postrider_parked WHERE pipe = ? AND ` + inLanes + ` AND state = 'dead' AND NOT captures AND key <> '' AND version > 0)`
 
 func (s *Store) readParked(ctx context.Context, p *page) error {
-	r, b := p.r, p.b
-	if r.Keys != nil { // first: what becomes due between two queries is found by the second or announced
-		if err := s.nextSingle(ctx, r, b); err != nil {
+	r, b, now := p.r, p.b, db.Micros(s.box.Now())
+	if r.Keys != nil { // of one moment: the clock may be set back between two queries
+		if err := s.nextSingle(ctx, r, b, now); err != nil {
 			return err
 		}
-		return s.readDue(ctx, p)
+		return s.readDue(ctx, p, now)
 	}
-	if err := s.readDue(ctx, p); err != nil {
+	if err := s.readDue(ctx, p, now); err != nil {
 		return err
 	}
 	lane := []store.LaneGrant{{Lane: r.Lane}}
@@ -82,21 +83,26 @@ func (s *Store) readParked(ctx context.Context, p *page) error {
 	return err
 }
 
-// readDue reads what is due; when the read names queues, of each its share.
-func (s *Store) readDue(ctx context.Context, p *page) error {
+// readDue reads what is due at a time; when the read names queues, of each its share. It names
+// them by their bytes: JSON has no text that is not UTF-8, and a key may be one.
+func (s *Store) readDue(ctx context.Context, p *page, now int64) error {
 	r, b := p.r, p.b
 	share, named := -1, ""
 	if r.Keys != nil {
 		share = max(r.MaxRecords/max(len(r.Keys), 1), 1)
-		keys, err := json.Marshal(r.Keys)
+		keys := make([]string, len(r.Keys))
+		for i, key := range r.Keys {
+			keys[i] = hex.EncodeToString([]byte(key))
+		}
+		text, err := json.Marshal(keys)
 		if err != nil {
 			return err
 		}
-		named = string(keys)
+		named = string(text)
 	}
 	rows, err := s.box.DB.QueryContext(ctx, `SELECT seq, state, attempts, generation, code, due.chained, due.ends, place, `+db.MessageColumns+` FROM `+due+` AS due
-		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT value FROM json_each(?))
-		ORDER BY place, since, seq LIMIT ?`, db.Micros(s.box.Now()), s.latest(), s.box.Pipe, r.Lane, share, share, named, limit(r))
+		JOIN postrider_parked USING (pipe, seq) WHERE ? < 0 OR NOT due.chained OR place <= ? + 1 AND key IN (SELECT CAST(unhex(value) AS TEXT) FROM json_each(?))
+		ORDER BY place, since, seq LIMIT ?`, now, s.latest(), s.box.Pipe, r.Lane, share, share, named, limit(r))
 	if err != nil {
 		return err
 	}
@@ -128,10 +134,9 @@ func (s *Store) readDue(ctx context.Context, p *page) error {
 	return rows.Close() // the next queries may need its connection
 }
 
-// nextSingle tells when the next record that stands in no queue becomes due.
-func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch) error {
+// nextSingle tells when the next record that stands in no queue becomes due, after a time.
+func (s *Store) nextSingle(ctx context.Context, r store.LaneRead, b *store.Batch, now int64) error {
 	var at sql.NullInt64
-	now := db.Micros(s.box.Now())
 	lane := fmt.Sprintf("[%d]", r.Lane)
 	err := s.box.DB.QueryRowContext(ctx, `SELECT min(due_at) FROM `+ready+` WHERE due_at > ? AND NOT (`+inQueue+`)`,
 		s.box.Pipe, lane, s.box.Pipe, lane, now).Scan(&at)

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider"
@@ -24,6 +25,8 @@ func ScanMessage(rows *sql.Rows, before, behind []any) (postrider.Message, error
 	if err := rows.Scan(dest...); err != nil {
 		return m, err
 	}
+	// The table's own functions end a text at a zero byte, and what stands behind it they let pass.
+	headers, _, _ = strings.Cut(headers, "\x00")
 	if headers != "{}" {
 		if err := json.Unmarshal([]byte(headers), &m.Headers); err != nil {
 			return m, fmt.Errorf("headers of message %s: %w", m.ID, err)
