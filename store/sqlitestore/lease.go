@@ -30,6 +30,9 @@ func (s *Store) Lease(ctx context.Context, req store.LeaseRequest) (store.Grant,
 		if err := s.box.Info(ctx, q, &g); err != nil {
 			return err
 		}
+		if err := s.renumber(ctx, q, req, &g); err != nil {
+			return err
+		}
 		var err error
 		if filter, err = s.pipe(ctx, q, &g); err != nil {
 			return err

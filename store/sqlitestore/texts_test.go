@@ -10,7 +10,7 @@ import (
 // The table checks headers with functions that end a text at a zero byte, which a program that
 // counts the end of its strings in writes. One such row must not hold up those of all lanes.
 //
-// Promises: L S
+// Promises: L, S
 func TestHeadersWithAZeroByteAreRead(t *testing.T) {
 	pool, s := newOutbox(t, 1)
 	for _, headers := range []string{`'{"a": "b"}' || char(0)`, `'{}' || char(0) || 'x'`, `'{"a": "c"}'`} {

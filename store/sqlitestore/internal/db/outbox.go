@@ -25,10 +25,11 @@ const Version = 10
 // Remembered is how long an executed act is kept for who asked for it.
 const Remembered = 7 * 24 * time.Hour
 
-// Newest is the highest number that was ever committed.
+// Newest is the highest number that was ever committed: SQLite keeps it, and counts the rows too
+// where somebody has removed it.
 func (o *Outbox) Newest(ctx context.Context, q Querier) (int64, error) {
 	var n int64
-	err := q.QueryRowContext(ctx, `SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'postrider_outbox'), 0)`).Scan(&n)
+	err := q.QueryRowContext(ctx, `SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'postrider_outbox'), 0), coalesce((SELECT max(seq) FROM postrider_outbox), 0))`).Scan(&n)
 	return n, o.Wrap("look for new messages", err)
 }
 
