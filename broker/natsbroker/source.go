@@ -389,32 +389,39 @@ func (s *Source) forget() {
 }
 
 // take puts a message of the server into the log, or handles its status, and reports
-// whether it was a message. The caller holds one.
+// whether it was a message. A message is known by its subject for acknowledgements: its
+// headers are its writer's, and may look like those of a status. The caller holds one.
 func (s *Source) take(msg *nats.Msg) (bool, error) {
-	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-		state, err := s.puller.status(msg, status)
-		switch state {
-		case consumerDeleted:
-			s.consumer = nil
-			s.forget()
-		case consumerUnsure:
-			s.consumer = nil
-		case consumerThere:
-		}
-		if err != nil {
-			err = fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
-		}
-		return false, err
+	meta, err := msg.Metadata()
+	if err != nil {
+		return false, s.ended(msg)
 	}
 	s.puller.got(msg)
-	meta, err := msg.Metadata()
-	if err != nil { // not a consumer's message: it cannot be settled
-		return false, nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived(msg, meta)
 	return true, nil
+}
+
+// ended handles an answer that is no message of a consumer: the status of a request.
+func (s *Source) ended(msg *nats.Msg) error {
+	status := msg.Header.Get("Status")
+	if status == "" {
+		return nil
+	}
+	state, err := s.puller.status(msg, status)
+	switch state {
+	case consumerDeleted:
+		s.consumer = nil
+		s.forget()
+	case consumerUnsure:
+		s.consumer = nil
+	case consumerThere:
+	}
+	if err != nil {
+		return fmt.Errorf("natsbroker: receive from stream %s: %w", s.opts.Stream, err)
+	}
+	return nil
 }
 
 func (s *Source) decode(msg *nats.Msg, meta *nats.MsgMetadata) broker.Delivery {

@@ -2,6 +2,8 @@ package natsbroker_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -324,5 +326,44 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 		}
 		before = ds[0].Attempt
 		conn.Close()
+	}
+}
+
+// TestMessagesThatLookLikeAStatus: a header Status and no payload make no answer of the
+// server out of a message, which would be dropped at each delivery.
+// Promises: L S
+func TestMessagesThatLookLikeAStatus(t *testing.T) {
+	nc := connect(t, embedded(t))
+	_, sink, name := filled(t, nc, 0)
+	msgs := []postrider.Message{
+		{Topic: "s.x", Key: "k", Version: 1},
+		{Topic: "s.x", Key: "k", Version: 2, Headers: map[string]string{"Status": "paid"}},
+		{Topic: "s.x", Key: "k", Version: 3, Headers: map[string]string{"Status": "409", "Description": "Consumer Deleted"}},
+		{Topic: "s.x", Key: "k", Version: 4},
+	}
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: msgs}); errs != nil {
+		t.Fatal(errs)
+	}
+	src, err := natsbroker.NewSource(nc, &natsbroker.SourceOptions{Stream: name, Group: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var got []int64
+	for len(got) < len(msgs) {
+		ds, err := src.Receive(ctx, 10)
+		if err != nil {
+			t.Fatalf("versions %v, then %v", got, err)
+		}
+		for _, d := range ds {
+			if got = append(got, d.Message.Version); !maps.Equal(d.Message.Headers, msgs[d.Message.Version-1].Headers) {
+				t.Errorf("version %d has the headers %v", d.Message.Version, d.Message.Headers)
+			}
+		}
+	}
+	if !slices.Equal(got, []int64{1, 2, 3, 4}) {
+		t.Errorf("versions %v", got)
 	}
 }
