@@ -446,10 +446,17 @@ func (k *Keeper) look(ctx context.Context, req ops.AuditRequest) error {
 	return nil
 }
 
+// sweep discards old dead letters and removes rows. Neither waits for the other's repair: a pipe
+// that was removed must not let the outbox grow.
 func (k *Keeper) sweep(ctx context.Context) error {
-	if err := k.discardDead(ctx); err != nil {
-		return err
+	discarded, err := k.discardDead(ctx), k.retain(ctx)
+	if lost := (*ops.RunnerError)(nil); errors.As(err, &lost) { // another process removes rows now
+		err = nil
 	}
+	return errors.Join(discarded, err)
+}
+
+func (k *Keeper) retain(ctx context.Context) error {
 	before := k.Stats().Held
 	done, err := k.Sweep(ctx)
 	if err != nil {
@@ -491,10 +498,6 @@ func (k *Keeper) say(ctx context.Context, part int, err error) {
 		return
 	}
 	name := [parts]string{"retention", "audit", "full audit"}[part]
-	var lost *ops.RunnerError
-	if errors.As(err, &lost) {
-		err = nil
-	}
 	k.failed[part] = ""
 	if err != nil {
 		k.failed[part] = name + ": " + err.Error()

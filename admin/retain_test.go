@@ -278,6 +278,37 @@ func TestDeadLettersOfEachPipe(t *testing.T) {
 	}
 }
 
+// gone are the dead letters of a pipe that was removed while its relay runs.
+type gone struct{ ops.Orders }
+
+func (gone) Order(context.Context, ops.Order) (int64, ops.OrderPlan, error) {
+	return 0, ops.OrderPlan{}, errors.New("there is no pipe audit")
+}
+
+// TestRetentionBesideDeadLettersThatStay: dead letters of one pipe that cannot be discarded
+// keep no row of the outbox from going.
+//
+// Promises: G
+func TestRetentionBesideDeadLettersThatStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outbox{rows: 500, batch: 100}
+		k := newKeeper(t, o, &admin.KeeperOptions{OlderThan: time.Hour, Pipes: []admin.PipeDead{{Orders: gone{}, KeepDead: 2 * time.Hour}}})
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if left, _ := o.left(); left != 0 {
+			t.Errorf("%d of 500 rows are left after five minutes", left)
+		}
+		if failed := k.Stats().Failed; !strings.Contains(failed, "no pipe audit") {
+			t.Errorf("the failure is not shown: %q", failed)
+		}
+		end()
+		<-done
+	})
+}
+
 // house has rows to remove, and books.
 type house interface {
 	ops.Retainer
