@@ -87,11 +87,13 @@ func (h *hookFile) read() ([]httpbroker.Endpoint, error) {
 	return endpoints, nil
 }
 
-// watch takes changes of the file over until ctx ends. A file that cannot be used
-// changes nothing.
+// watch takes changes of the file over until ctx ends. A file that cannot be used changes
+// nothing, and is tried again: the secret that it names, or the right to read it, may follow
+// without another change of the file.
 func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(hookLook)
 	defer tick.Stop()
+	rejected := "" // why the file was, at the last look
 	for {
 		select {
 		case <-tick.C:
@@ -99,19 +101,27 @@ func (h *hookFile) watch(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		now, err := os.Stat(h.name)
-		if err != nil || h.seen != nil && now.ModTime().Equal(h.seen.ModTime()) && now.Size() == h.seen.Size() {
-			continue // gone for a moment, or the same
+		if err != nil {
+			continue // gone for a moment
+		}
+		changed := h.seen == nil || !now.ModTime().Equal(h.seen.ModTime()) || now.Size() != h.seen.Size()
+		if !changed && rejected == "" {
+			continue
 		}
 		endpoints, err := h.read()
 		h.seen = now
 		if err == nil {
 			err = h.sink.SetEndpoints(endpoints)
 		}
-		if err != nil {
-			log.ErrorContext(ctx, "changed endpoints rejected", "error", err)
+		if err == nil {
+			rejected = ""
+			log.InfoContext(ctx, "endpoints reloaded", "file", h.name, "endpoints", len(endpoints))
 			continue
 		}
-		log.InfoContext(ctx, "endpoints reloaded", "file", h.name, "endpoints", len(endpoints))
+		if why := err.Error(); changed || why != rejected {
+			rejected = why
+			log.ErrorContext(ctx, "changed endpoints rejected", "error", err)
+		}
 	}
 }
 
