@@ -25,7 +25,7 @@ const DefaultListen = "127.0.0.1:9465"
 // Settings say where a console listens and who may use it.
 type Settings struct {
 	Listen           string
-	TLSCert, TLSKey  string // files
+	TLSCert, TLSKey  string // files, read again for each connection
 	Tokens           string // file of tokens; "": no tokens
 	Role             string // of everybody where there are neither tokens nor a proxy
 	Proxies          []string
@@ -138,12 +138,12 @@ func (d *Desk) Start(h http.Handler) (string, error) {
 	}
 	scheme := "http"
 	if d.secure {
-		pair, err := tls.LoadX509KeyPair(d.set.TLSCert, d.set.TLSKey)
-		if err != nil {
+		pair := &certificate{cert: d.set.TLSCert, key: d.set.TLSKey, logger: d.set.Logger}
+		if _, err := pair.show(nil); err != nil {
 			_ = l.Close()
 			return "", exit.Usagef("tls-cert and tls-key cannot be used: %v", err)
 		}
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+		l = tls.NewListener(l, &tls.Config{GetCertificate: pair.show, MinVersion: tls.VersionTLS12})
 		scheme = "https"
 	}
 	mux := http.NewServeMux()

@@ -1,8 +1,15 @@
 package desk
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -221,5 +228,63 @@ func TestBrokenTokens(t *testing.T) {
 	}
 	if err := signIn(); err == nil || strings.Contains(err.Error(), name) || !strings.Contains(log.String(), name) {
 		t.Errorf("no file: %v; the log is %s", err, log.String())
+	}
+}
+
+// TestRenewedCertificate: browsers get the certificate that the files hold, without a restart.
+// Files that are half written leave the one before in use.
+func TestRenewedCertificate(t *testing.T) {
+	cert, key := file(t, ""), file(t, "")
+	renew(t, cert, key, 1)
+	d := newDesk(t, Settings{TLSCert: cert, TLSKey: key})
+	at, err := d.Start(http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	shown := func() int64 {
+		t.Helper()
+		c, err := tls.Dial("tcp", strings.Trim(strings.TrimPrefix(at, "https:"), "/"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+	}
+	if n := shown(); n != 1 {
+		t.Errorf("certificate %d is shown, want 1", n)
+	}
+	renew(t, cert, key, 2)
+	if n := shown(); n != 2 {
+		t.Errorf("certificate %d is shown after the renewal, want 2", n)
+	}
+	if err := os.WriteFile(key, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n := shown(); n != 2 {
+		t.Errorf("certificate %d is shown while the key is missing, want 2", n)
+	}
+}
+
+// renew writes a new key and its certificate.
+func renew(t *testing.T, cert, key string, serial int64) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	signed, err := x509.CreateCertificate(rand.Reader, of, of, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: signed}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
