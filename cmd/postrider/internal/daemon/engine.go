@@ -17,7 +17,7 @@ import (
 // Engine holds the settings of one relay's engine, as a user gives them.
 type Engine struct {
 	instance    string
-	leaseTTL    time.Duration
+	leaseTTL    chosen
 	drain       time.Duration
 	window      int
 	page        int
@@ -25,7 +25,7 @@ type Engine struct {
 	rate        float64
 	maxAttempts int
 	retryDelays []time.Duration
-	pollMax     time.Duration
+	pollMax     chosen
 	skipTopics  []string
 	keeper      Keeping
 	ClaimAbove  byteSize
@@ -42,7 +42,8 @@ const (
 // Flags declares the settings that each relay of a process may have of its own.
 func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&r.instance, "instance", "", "name of this relay for people (default: host name and process id)")
-	fs.DurationVar(&r.leaseTTL, "lease-ttl", defaultLeaseTTL, "how long the lanes of a dead relay stay its own")
+	r.leaseTTL.Duration, r.pollMax.Duration = defaultLeaseTTL, defaultPollMax
+	fs.Var(&r.leaseTTL, "lease-ttl", "how long the lanes of a dead relay stay its own")
 	fs.DurationVar(&r.drain, "drain", 25*time.Second, "how long to wait for calls in flight at the end")
 	fs.IntVar(&r.window, "window", 1024, "unsettled messages per lane: the most that a crash sends twice")
 	fs.IntVar(&r.page, "page", 0, "messages read and sent at once per lane (default: 256, at most the window)")
@@ -50,7 +51,7 @@ func (r *Engine) Flags(fs *pflag.FlagSet) {
 	fs.IntVar(&r.maxLanes, "max-lanes", 0, "most lanes to hold (default: the fair share)")
 	fs.IntVar(&r.maxAttempts, "max-attempts", 10, "failures after which a message is a dead letter")
 	fs.DurationSliceVar(&r.retryDelays, "retry", nil, "delays between attempts such as 10s,30s,2m (default: 1s doubling up to 5m)")
-	fs.DurationVar(&r.pollMax, "poll-max", defaultPollMax, "longest pause between two looks at an idle outbox")
+	fs.Var(&r.pollMax, "poll-max", "longest pause between two looks at an idle outbox")
 	fs.StringVar(&r.wake, "wake", "", "how the relay learns of messages on PostgreSQL: poll, listen or log; listen needs\nmigrate --notify on, log needs migrate --tail (default: wake in --store, or poll)")
 	fs.StringSliceVar(&r.skipTopics, "skip-dead", nil, "topics whose keys are released behind a dead letter (default: the key waits)")
 	fs.BoolVar(&r.makePipe, "make-pipe", false, "make the pipe, from now, where it is missing; on PostgreSQL use the command pipe add")
@@ -67,8 +68,8 @@ func (r *Engine) options() (*relay.Options, error) {
 		skip[topic] = true
 	}
 	opts := &relay.Options{
-		Instance: cmp.Or(r.instance, relay.DefaultInstance()), LeaseTTL: r.leaseTTL, DrainTimeout: r.drain, Window: r.window, Page: r.page,
-		MaxLanes: r.maxLanes, Rate: r.rate, PollMax: r.pollMax,
+		Instance: cmp.Or(r.instance, relay.DefaultInstance()), LeaseTTL: r.leaseTTL.Duration, DrainTimeout: r.drain, Window: r.window, Page: r.page,
+		MaxLanes: r.maxLanes, Rate: r.rate, PollMax: r.pollMax.Duration,
 		Retry: relay.Retry{Delays: r.retryDelays, MaxAttempts: r.maxAttempts},
 		Policy: func(topic string) relay.KeyPolicy {
 			if skip[topic] {
@@ -105,3 +106,22 @@ func asSettings(err error) error {
 	}
 	return errors.Join(all...)
 }
+
+// chosen is a duration of which it is known whether somebody has set it, be it to the default.
+type chosen struct {
+	time.Duration
+	set bool
+}
+
+// Set implements pflag.Value.
+func (c *chosen) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	*c = chosen{d, true}
+	return nil
+}
+
+// Type is the word in the help.
+func (*chosen) Type() string { return "duration" }

@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
 	"github.com/postrider/postrider/relay"
@@ -68,17 +70,44 @@ func TestShareLimits(t *testing.T) {
 		20:  {PollMax: 100 * time.Millisecond, LeaseTTL: 5 * time.Second, MaxBytes: 64 << 20 / 20, MaxMessages: 98304 / 20},
 		100: {PollMax: 500 * time.Millisecond, LeaseTTL: 10 * time.Second, MaxBytes: 2 << 20, MaxMessages: 2048},
 	} {
-		o := relay.Options{PollMax: defaultPollMax, LeaseTTL: defaultLeaseTTL}
-		shareLimits(&o, relays, 0)
+		var e Engine
+		o := optionsOf(t, &e, nil)
+		e.shareLimits(o, relays, 0)
 		if o.PollMax != want.PollMax || o.LeaseTTL != want.LeaseTTL || o.MaxBytes != want.MaxBytes || o.MaxMessages != want.MaxMessages {
 			t.Errorf("%d relays: %v, %v, %d bytes, %d messages", relays, o.PollMax, o.LeaseTTL, o.MaxBytes, o.MaxMessages)
 		}
 	}
-	o := relay.Options{PollMax: time.Second, LeaseTTL: time.Second}
-	if shareLimits(&o, 5, 9000); o.MaxMessages != 9000 {
+	var e Engine
+	o := optionsOf(t, &e, nil)
+	if e.shareLimits(o, 5, 9000); o.MaxMessages != 9000 {
 		t.Errorf("of 5 relays one holds %d messages, more than keep its sink busy", o.MaxMessages)
 	}
-	if shareLimits(&o, 50, 0); o.PollMax != time.Second || o.LeaseTTL != time.Second {
-		t.Errorf("what somebody chose became %v and %v", o.PollMax, o.LeaseTTL)
+	for _, flags := range []map[string]string{
+		{"lease-ttl": "1s", "poll-max": "1s"},
+		{"lease-ttl": defaultLeaseTTL.String(), "poll-max": defaultPollMax.String()}, // the default can be a choice
+	} {
+		var e Engine
+		o := optionsOf(t, &e, flags)
+		ttl, poll := o.LeaseTTL, o.PollMax
+		if e.shareLimits(o, 50, 0); o.PollMax != poll || o.LeaseTTL != ttl {
+			t.Errorf("%v and %v, which somebody chose, became %v and %v", poll, ttl, o.PollMax, o.LeaseTTL)
+		}
 	}
+}
+
+// optionsOf returns those of an engine with these flags.
+func optionsOf(t *testing.T, e *Engine, flags map[string]string) *relay.Options {
+	t.Helper()
+	fs := pflag.NewFlagSet("relay", pflag.ContinueOnError)
+	e.Flags(fs)
+	for name, value := range flags {
+		if err := fs.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := e.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

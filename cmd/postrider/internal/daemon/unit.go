@@ -55,8 +55,9 @@ const (
 )
 
 // shareLimits gives a relay its part of what the process may hold, and of how
-// often it may ask databases that have nothing for it. held keeps its sink busy; 0: unknown.
-func shareLimits(o *relay.Options, relays, held int) {
+// often it may ask databases that have nothing for it, where nobody has chosen that.
+// held keeps its sink busy; 0: unknown.
+func (r *Engine) shareLimits(o *relay.Options, relays, held int) {
 	if relays > 4 { // four have the defaults
 		o.MaxBytes = max(allBytes/relays, leastBytes)
 		o.MaxMessages = max(allMessages/relays, leastMessages)
@@ -67,10 +68,10 @@ func shareLimits(o *relay.Options, relays, held int) {
 	if relays <= fullSpeed {
 		return
 	}
-	if o.PollMax == defaultPollMax {
+	if !r.pollMax.set {
 		o.PollMax = defaultPollMax * time.Duration(relays) / fullSpeed
 	}
-	if o.LeaseTTL == defaultLeaseTTL { // heartbeats are most of what an idle relay costs
+	if !r.leaseTTL.set { // heartbeats are most of what an idle relay costs
 		o.LeaseTTL = min(defaultLeaseTTL*time.Duration(relays)/fullSpeed, longestLeaseTTL)
 	}
 }
@@ -156,7 +157,7 @@ func (p *Process) openUnit(r Relay, export *telemetry.Export) (*unit, error) {
 		st.Close()
 		return nil, err
 	}
-	shareLimits(opts, relays, sink.Info().Held)
+	r.Engine.shareLimits(opts, relays, sink.Info().Held)
 	u.sink, u.quiet = sink.Sink, sink.AdviceIsLoud
 	u.store, u.close, u.watch = st, func() { sink.Close(); st.Close() }, sink.Watch
 	labels := prometheus.Labels{"pipe": st.Info().Pipe}
