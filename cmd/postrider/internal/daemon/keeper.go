@@ -12,7 +12,7 @@ import (
 )
 
 // keepHouse starts the housekeeping of each outbox, once whatever the number of
-// its pipes, and returns what ends it.
+// its pipes, and returns what ends it: all at once, since each may wait for a database that is silent.
 func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 	ends := []func(){keepHistories(ctx, units)}
 	for _, u := range housekeepers(units) {
@@ -22,9 +22,11 @@ func keepHouse(ctx context.Context, units []*unit) (leave func()) {
 		ends = append(ends, end)
 	}
 	return func() {
+		var all sync.WaitGroup
 		for _, end := range ends {
-			end()
+			all.Go(end)
 		}
+		all.Wait()
 	}
 }
 

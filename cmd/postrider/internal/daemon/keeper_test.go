@@ -179,3 +179,36 @@ func (b *lockedText) String() string {
 	defer b.mu.Unlock()
 	return b.text.String()
 }
+
+// silent is an outbox whose database answers no more when its lease is given back.
+type silent struct{ ops.Retainer }
+
+func (silent) Prune(ctx context.Context, req ops.PruneRequest) (p ops.Pruned, err error) {
+	if req.Leave {
+		<-ctx.Done()
+		return p, ctx.Err()
+	}
+	return p, nil
+}
+
+func (silent) Tidy(context.Context, ops.TidyRequest) (t ops.Tidied, err error) { return t, nil }
+
+// TestHousekeepingEndsTogether: the keepers of many outboxes end side by side. One after the
+// other, those of databases that are silent would take longer than a service manager waits.
+func TestHousekeepingEndsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var units []*unit
+		for _, name := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
+			units = append(units, &unit{
+				outbox: name, store: &open.Outbox{Office: &ops.Office{Retention: silent{}}}, keeps: &admin.KeeperOptions{OlderThan: time.Hour},
+				meter: &metrics{}, health: func() relay.Health { return relay.Health{} }, log: slog.New(slog.DiscardHandler),
+			})
+		}
+		leave := keepHouse(t.Context(), units)
+		time.Sleep(time.Minute)
+		began := time.Now()
+		if leave(); time.Since(began) > 2*time.Second {
+			t.Errorf("the housekeeping of %d outboxes took %s to end", len(units), time.Since(began))
+		}
+	})
+}
