@@ -331,7 +331,8 @@ func TestNothingIsGivenUpByTheServer(t *testing.T) {
 
 // TestMessagesThatLookLikeAStatus: a header Status and no payload make no answer of the
 // server out of a message, which would be dropped at each delivery.
-// Promises: L S
+//
+// Promises: L, S
 func TestMessagesThatLookLikeAStatus(t *testing.T) {
 	nc := connect(t, embedded(t))
 	_, sink, name := filled(t, nc, 0)

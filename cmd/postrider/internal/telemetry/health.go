@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/postrider/postrider/cmd/postrider/internal/redact"
 )
 
 // health logs the first failure of an export, each other reason, and the end of the outage.
@@ -35,15 +37,30 @@ func (h *health) tell(err error) error {
 		return nil
 	}
 	h.exports++
-	// The address in the error may hold a token.
-	if u := (*url.Error)(nil); errors.As(err, &u) {
-		err = u.Err
-	}
-	if reason := err.Error(); shape(reason) != h.reason {
+	if reason := plain(err); shape(reason) != h.reason {
 		h.reason = shape(reason)
 		h.log.Warn("telemetry export failed", "signal", h.signal, "error", reason, "effect", "dropped until it recovers; no message waits")
 	}
 	return nil
+}
+
+// longest is the length of a reason that is logged, in bytes: a collector may answer with a page.
+const longest = 500
+
+// plain is the text of an error on one line, with the host alone of each address: the rest of
+// it may be a key.
+func plain(err error) string {
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err
+	}
+	words := strings.Fields(err.Error())
+	for i, word := range words {
+		if strings.Contains(word, "://") {
+			words[i] = redact.Place(word)
+		}
+	}
+	text := strings.Join(words, " ")
+	return strings.ToValidUTF8(text[:min(len(text), longest)], "")
 }
 
 // shape is a text without its numbers: each connection has a port of its own.

@@ -71,7 +71,7 @@ func Start(s Source) (*Export, error) {
 		return &Export{}, err
 	}
 	otel.SetLogger(logr.New(problems{s.Logger}))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { s.Logger.Warn("telemetry failed", "error", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { s.Logger.Warn("telemetry failed", "error", plain(err)) }))
 	about, err := about(s)
 	if err != nil {
 		return nil, err
