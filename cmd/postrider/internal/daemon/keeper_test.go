@@ -212,3 +212,18 @@ func TestHousekeepingEndsTogether(t *testing.T) {
 		}
 	})
 }
+
+// TestUnitsCloseTogether: brokers and databases that do not answer a farewell are waited for
+// once, not once per relay.
+func TestUnitsCloseTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		units := make([]*unit, 26)
+		for i := range units {
+			units[i] = &unit{close: func() { time.Sleep(time.Second) }}
+		}
+		began := time.Now()
+		if closeUnits(units); time.Since(began) > time.Second {
+			t.Errorf("%d relays took %s to close", len(units), time.Since(began))
+		}
+	})
+}

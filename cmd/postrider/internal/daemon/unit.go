@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,10 +101,13 @@ func (p *Process) openUnits(export *telemetry.Export) (units []*unit, err error)
 	return units, p.agree()
 }
 
+// closeUnits closes all at once: each may wait a second for a broker that does not answer.
 func closeUnits(units []*unit) {
+	var all sync.WaitGroup
 	for _, u := range units {
-		u.close()
+		all.Go(u.close)
 	}
+	all.Wait()
 }
 
 // openUnit opens one relay.

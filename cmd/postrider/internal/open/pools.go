@@ -63,11 +63,13 @@ func (p *Pools) open(key string, conf *pgxpool.Config) (*pgxpool.Pool, func(), e
 	return pool, func() { p.done(key) }, nil
 }
 
-// done closes the pool behind its last user.
+// done closes the pool behind its last user. Those of other databases are not waited for.
 func (p *Pools) done(key string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.users[key]--; p.users[key] == 0 {
-		p.made[key].Close()
+	p.users[key]--
+	last, pool := p.users[key] == 0, p.made[key]
+	p.mu.Unlock()
+	if last {
+		pool.Close()
 	}
 }
