@@ -90,3 +90,32 @@ func TestSlowLine(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherTopicsOfASource: a topic whose key holds something else is reported, and the other
+// topics of the source do not wait for its repair.
+//
+// Promises: S
+func TestOtherTopicsOfASource(t *testing.T) {
+	t.Parallel()
+	s := testserver.StartRedis(t, testserver.Redis7)
+	sink := open(t, s.URL)
+	if errs := sink.Deliver(t.Context(), broker.Batch{Messages: numbered("orders", "k", 1, 2)}); errs != nil {
+		t.Fatal(errs)
+	}
+	ask(t, s.Addr, "SET", "bills", "no stream")
+	src, err := redisbroker.OpenSource(s.URL, &redisbroker.SourceOptions{Group: "g", Topics: []string{"orders", "bills"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		ds, err := src.Receive(ctx, 10)
+		if len(ds) > 0 {
+			return
+		}
+		t.Logf("reported: %v", err)
+	}
+	t.Error("messages of orders wait for the repair of bills")
+}

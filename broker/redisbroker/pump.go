@@ -164,6 +164,7 @@ func (s *Source) lose(st *stream) {
 
 // round does the next step: claim pending entries, read new ones, or wait.
 func (s *Source) round(until time.Time) error {
+	now := time.Now()
 	s.mu.Lock()
 	room := s.opts.MaxHeld
 	held := 0
@@ -173,7 +174,7 @@ func (s *Source) round(until time.Time) error {
 		room -= len(st.inHand)
 		held += st.log.Bytes()
 		switch {
-		case !st.held || st.leaving:
+		case !st.held || st.leaving || now.Before(st.again):
 		case st.claim != "" || !st.grouped:
 			claim = st
 		default:
@@ -211,7 +212,7 @@ func (s *Source) group(st *stream) error {
 		return err
 	}
 	if create.Err() != nil {
-		return refused(create.Err(), st.name)
+		return s.rest(st, refused(create.Err(), st.name))
 	}
 	made := create.Val() == int64(1)
 	s.mu.Lock()
@@ -227,6 +228,21 @@ func (s *Source) group(st *stream) error {
 	s.opts.Logger.WarnContext(s.life, "redis stream or group vanished, created again",
 		slog.String("stream", st.name), slog.String("group", s.opts.Group))
 	return fmt.Errorf("stream %s: %w", st.name, errVanished)
+}
+
+// rest leaves a stream alone for a while that the server refuses to this source, so that the
+// others need not wait for its repair, and passes err to the next Receive. It returns errors
+// that concern the whole server.
+func (s *Source) rest(st *stream, err error) error {
+	if broker.Classify(err).Destination == "" {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.again = time.Now().Add(longestWait)
+	s.err = fmt.Errorf("redisbroker: receive for group %s: %w", s.opts.Group, err)
+	s.wake()
+	return nil
 }
 
 var errVanished = errors.New("the stream or its group has vanished and was created again from the beginning; if the stream was deleted, its unread messages are lost")
@@ -308,6 +324,9 @@ func (s *Source) reclaim(st *stream, room int) error {
 			defer s.mu.Unlock()
 			st.grouped = false
 			return nil
+		}
+		if isReply(err) {
+			err = s.rest(st, refused(err, st.name))
 		}
 		return err
 	}

@@ -244,10 +244,11 @@ type stream struct {
 	until   time.Time // the lease lasts at least until then
 	leaving bool      // the lease is given back once receivers hold no message
 
-	grouped bool   // the group exists
-	known   bool   // it existed before
-	claim   string // where claiming pending entries continues; "": all are here
-	last    string // the stream has no new entry up to this id
+	grouped bool      // the group exists
+	known   bool      // it existed before
+	again   time.Time // after a refusal: when the next command may be sent
+	claim   string    // where claiming pending entries continues; "": all are here
+	last    string    // the stream has no new entry up to this id
 
 	log    *inhand.Log
 	pos    int64
