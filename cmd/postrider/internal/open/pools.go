@@ -35,7 +35,7 @@ func NewPools(sets []*Settings) *Pools {
 
 // poolKey is the same for settings that may share connections.
 func (set *Settings) poolKey() string {
-	return strings.Join([]string{set.Store, set.PasswordFile, set.PasswordCommand}, "\n")
+	return strings.Join([]string{set.postgresURL(), set.PasswordFile, set.PasswordCommand}, "\n")
 }
 
 // open returns the pool of a database and what gives it back.

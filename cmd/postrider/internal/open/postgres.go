@@ -31,13 +31,20 @@ func checkSchemaName(name string) error {
 	return nil
 }
 
+// postgresURL is the store's URL as the driver takes it: postgres: is all of it from PGHOST and
+// the like, or a dialect for --print-sql.
+func (set *Settings) postgresURL() string {
+	if set.Store == "postgres:" {
+		return "postgres://"
+	}
+	return set.Store
+}
+
 func openPostgres(set *Settings, _ string) (*Outbox, error) {
 	if err := checkSchemaName(set.Schema); err != nil {
 		return nil, err
 	}
-	if set.Store == "postgres:" { // all of it from PGHOST and the like, or a dialect for --print-sql
-		set.Store = "postgres://"
-	}
+	set.Store = set.postgresURL()
 	conf, err := pgstore.ParseConfig(set.Store)
 	if err != nil {
 		return nil, exit.Usagef("store %s cannot be used: %w", redact.Place(set.Store), err)
