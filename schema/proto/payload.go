@@ -118,13 +118,7 @@ func (p *program) misread(w *program, m *postrider.Message) (reason string) {
 var position = regexp.MustCompile(`\(line (\d+):(\d+)\)`)
 
 func jsonRefusal(d protoreflect.MessageDescriptor, payload []byte) string {
-	objects := 0
-	for _, c := range payload {
-		if c == '{' || c == '[' {
-			objects++
-		}
-	}
-	if objects > maxObjects {
+	if objects(payload) > maxObjects {
 		return fmt.Sprintf("%s: the payload has more than %d objects and lists", d.FullName(), maxObjects)
 	}
 	err := protojson.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxNested}.Unmarshal(payload, dynamicpb.NewMessage(d))
@@ -135,6 +129,22 @@ func jsonRefusal(d protoreflect.MessageDescriptor, payload []byte) string {
 		return fmt.Sprintf("%s: the JSON does not match %s", d.FullName(), at)
 	}
 	return fmt.Sprintf("%s: the JSON does not match", d.FullName())
+}
+
+// objects counts the objects and lists of a JSON text: brackets outside of its strings.
+func objects(payload []byte) (n int) {
+	inside := false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case inside && c == '\\':
+			i++
+		case c == '"':
+			inside = !inside
+		case !inside && (c == '{' || c == '['):
+			n++
+		}
+	}
+	return n
 }
 
 // binaryRefusal reads the wire format without making a message. Fields that the message

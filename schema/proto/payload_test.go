@@ -70,6 +70,7 @@ func TestPayloads(t *testing.T) {
 		"wrong JSON":          {"order.placed", "application/json", []byte(`{"order":"o","qty":"secret"}`), "order.placed/001.proto#shop.Placed: the JSON does not match (line 1:"},
 		"no JSON":             {"order.placed", "application/x+json", []byte(`{"order":`), "the JSON does not match"},
 		"many objects":        {"order.placed", "application/json", []byte(`{"sizes":` + strings.Repeat("[", 100_001)), "more than 100000 objects"},
+		"brackets in a text":  {"order.placed", "application/json", []byte(`{"order":"\\\"` + strings.Repeat("[{", 100_001) + `"}`), ""},
 		"required":            {"order.paid", "", put(nil, 2, 1), "shop.Paid wants order"},
 		"required, in JSON":   {"order.paid", "application/json", []byte(`{}`), "the JSON does not match"},
 		"no value of an enum": {"order.paid", "", put(put(nil, 1, "o"), 2, 9), "shop.Paid.way is not a value of shop.Way"},

@@ -13,6 +13,7 @@ import (
 	"github.com/bufbuild/protocompile/linker"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/postrider/postrider/internal/brackets"
 	"github.com/postrider/postrider/schema"
 	"github.com/postrider/postrider/schema/evolve"
 )
@@ -166,45 +167,8 @@ func (s *source) read(path string) ([]byte, error) {
 	if s.bytes += len(text); s.bytes > maxBytes || len(s.opened) > maxFiles {
 		return nil, fmt.Errorf("the schema and its imports have more than %d MiB or %d files: import less", maxBytes>>20, maxFiles)
 	}
-	if depth(text) > maxDepth {
+	if brackets.Depth(text) > maxDepth {
 		return nil, fmt.Errorf("%s nests deeper than %d levels: flatten it", path, maxDepth)
 	}
 	return text, nil
-}
-
-// depth returns how deep the brackets of a text nest, outside of its strings and comments.
-func depth(text []byte) int {
-	deep, most := 0, 0
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; c {
-		case '{', '[', '(', '<':
-			deep++
-			most = max(most, deep)
-		case '}', ']', ')', '>':
-			deep = max(deep-1, 0)
-		case '"', '\'':
-			for i++; i < len(text) && text[i] != c && text[i] != '\n'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
-		case '/':
-			rest := text[i:]
-			switch {
-			case bytes.HasPrefix(rest, []byte("//")):
-				if at := bytes.IndexByte(rest, '\n'); at >= 0 {
-					i += at
-				} else {
-					return most
-				}
-			case bytes.HasPrefix(rest, []byte("/*")):
-				at := bytes.Index(rest[2:], []byte("*/"))
-				if at < 0 {
-					return most
-				}
-				i += at + 3
-			}
-		}
-	}
-	return most
 }

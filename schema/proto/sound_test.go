@@ -3,7 +3,6 @@ package proto
 import (
 	"fmt"
 	"math/rand/v2"
-	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -63,14 +62,4 @@ func random(rnd *rand.Rand, d protoreflect.MessageDescriptor, deep int) *dynamic
 		}
 	}
 	return m
-}
-
-func TestDepth(t *testing.T) {
-	for text, want := range map[string]int{
-		``: 0, `{}`: 1, `{{}}{`: 2, `"{{{" {`: 1, `'{\'{' {`: 1, "// {{\n{": 1, `/* {{ */ {`: 1, `}}}{`: 1, `[({<`: 4, `/* {`: 0, `// {`: 0, "\"{\n{": 1,
-	} {
-		if got := depth([]byte(text)); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
-		}
-	}
 }

@@ -13,8 +13,9 @@ import (
 
 // Bounds of what a payload's frame and a Protobuf schema may hold.
 const (
-	maxDepth  = 50 // messages inside one another
-	maxSchema = 1 << 20
+	maxDepth    = 50 // messages inside one another
+	maxBrackets = 2 * maxDepth
+	maxSchema   = 1 << 20
 )
 
 var errIndex = errors.New("the index of a Protobuf message is cut off, too long or not in its shortest spelling")
@@ -131,20 +132,4 @@ func eachMessage(file *ast.FileNode, visit func(name string, index []int)) {
 		}
 	}
 	all(pkg, top, nil)
-}
-
-// deep reports whether the braces of a text are too many for a parser that recurses.
-func deep(text string) bool {
-	depth := 0
-	for _, c := range text {
-		switch c {
-		case '{', '[', '<', '(':
-			if depth++; depth > 2*maxDepth {
-				return true
-			}
-		case '}', ']', '>', ')':
-			depth = max(depth-1, 0)
-		}
-	}
-	return false
 }

@@ -47,6 +47,19 @@ func FuzzProtobuf(f *testing.F) {
 	})
 }
 
+// Brackets in comments and texts of a schema are none, however many there are.
+func TestBracketsInComments(t *testing.T) {
+	text := "syntax = \"proto3\";\n" + strings.Repeat("// at most < 100 (\n", 200) + `message A { string a = 1 [json_name = "` + strings.Repeat("{", 200) + `"]; } message B {}`
+	all, top, err := registry.IndexesOf(text)
+	if err != nil || top != 2 || len(all) != 2 {
+		t.Errorf("%v, %d at the top, %v", all, top, err)
+	}
+	deep := "syntax = \"proto3\";" + strings.Repeat("message A {", 101) + strings.Repeat("}", 101)
+	if _, _, err := registry.IndexesOf(deep); err == nil || !strings.Contains(err.Error(), "more than 100 deep") {
+		t.Errorf("101 messages inside one another: %v", err)
+	}
+}
+
 // FuzzCache reads any cache file.
 func FuzzCache(f *testing.F) {
 	for _, line := range []string{

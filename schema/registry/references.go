@@ -2,7 +2,7 @@ package registry
 
 import (
 	"encoding/json"
-	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -10,12 +10,14 @@ import (
 	"github.com/bufbuild/protocompile/ast"
 	"github.com/bufbuild/protocompile/parser"
 	"github.com/bufbuild/protocompile/reporter"
+
+	"github.com/postrider/postrider/internal/brackets"
 )
 
 // parse reads the text of a Protobuf schema.
 func parse(text string) (*ast.FileNode, error) {
-	if len(text) > maxSchema || deep(text) {
-		return nil, errors.New("the Protobuf schema is larger than 1 MiB, or its braces are more than 50 deep")
+	if len(text) > maxSchema || brackets.Depth([]byte(text)) > maxBrackets {
+		return nil, fmt.Errorf("the Protobuf schema is larger than %d MiB, or its brackets are more than %d deep", maxSchema>>20, maxBrackets)
 	}
 	silent := reporter.NewHandler(reporter.NewReporter(func(err reporter.ErrorWithPos) error { return err }, nil))
 	return parser.Parse("schema.proto", strings.NewReader(text), silent)
