@@ -231,7 +231,7 @@ func (o *Options) config() port.Config {
 	if route := o.Route; route != nil {
 		c.Place = func(m *postrider.Message) string {
 			r, err := route(m)
-			if err != nil { // the sink rejects it
+			if err != nil || r.Topic == "" { // the sink rejects it
 				return m.Topic
 			}
 			return r.Topic

@@ -3,6 +3,8 @@
 package blame
 
 import (
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/postrider/postrider/relay/internal/brake"
@@ -86,4 +88,27 @@ func (d Dead) Add(c Cause) {
 func (d Dead) Forget(place string) {
 	delete(d, Cause{place, true})
 	delete(d, Cause{place, false})
+}
+
+// Routes are the destinations of topics, learned from errors. A topic is its own otherwise.
+// They are not safe for concurrent use.
+type Routes map[string]string
+
+// Of returns where a topic goes.
+func (r Routes) Of(topic string) string {
+	if d, ok := r[topic]; ok {
+		return d
+	}
+	return topic
+}
+
+// Lead notes where a topic goes. Both names are copied: a message's would hold the bytes of a
+// whole read.
+func (r Routes) Lead(topic, destination string) {
+	r[strings.Clone(topic)] = strings.Clone(destination)
+}
+
+// Forget forgets the topics that lead there.
+func (r Routes) Forget(destination string) {
+	maps.DeleteFunc(r, func(_, d string) bool { return d == destination })
 }

@@ -22,10 +22,13 @@ func (l *lane) singly() bool {
 }
 
 // unknownRound counts a round that ended with unknown fates, and turns to
-// sending singly after some.
+// sending singly after some. What was sent alone holds its destination, which is pause enough.
 func (e *Engine) unknownRound(r *round) {
 	l, b := r.c.lane, r.c.b
-	if b.alone != nil {
+	if r.c.lone {
+		if b.alone == nil {
+			b.alone = solo.New()
+		}
 		b.alone.Outage = false
 		if i := r.c.idx[0]; len(r.stay) > 0 {
 			b.alone.Note(b.meta[i].Seq, b.msgs[i].Key, r.c.sentAt, false)
@@ -39,10 +42,10 @@ func (e *Engine) unknownRound(r *round) {
 	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
 }
 
-// chunkAlone picks the next message to be sent singly. At the end of a round of
-// unknown fates the lane pauses, and takes the next batch in so that other messages
-// can show that the broker works. An outage holds its destination, which is pause
-// enough; once it is over the suspects alone are sent singly.
+// chunkAlone picks the next message to be sent singly. At the end of a round the lane
+// takes the next batch in so that other messages can show that the broker works. Silence
+// and outages hold their destination, which is pause enough; once an outage is over the
+// suspects alone are sent singly.
 func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 	b, a := c.b, c.b.alone
 	over := a.Outage && e.outageOver(a)
@@ -50,9 +53,7 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 		i, resumes, suspects := e.nextAlone(l, c, over)
 		switch {
 		case i >= 0:
-			c.idx = []int{i}
-			e.watched.Watch(e.placeOf(&b.msgs[i]))
-			return b.msgs[i : i+1]
+			return e.sendAlone(c, i)
 		case len(b.todo) == 0:
 			return nil
 		case over && !suspects:
@@ -62,20 +63,42 @@ func (e *Engine) chunkAlone(l *lane, c *call) []postrider.Message {
 			l.resumes = max(resumes, e.now+e.cfg.OutageBase)
 			return nil
 		}
-		if a.Next() && a.Outage {
-			continue
+		sent := a.Next()
+		if e.absorb(l, b) {
+			return nil
 		}
-		e.absorb(l, b)
-		e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
-		return nil
+		if !sent {
+			e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
+			return nil
+		}
 	}
+}
+
+// sendAlone makes the call one of message i alone.
+func (e *Engine) sendAlone(c *call, i int) []postrider.Message {
+	m := &c.b.msgs[i]
+	place := e.placeOf(m)
+	e.heldScope(place, c) // it is the probe of its destination
+	e.watched.Watch(place)
+	c.idx, c.lone = []int{i}, true
+	return c.b.msgs[i : i+1]
+}
+
+// hush holds the destination of a message that was sent alone and met silence: it costs the
+// others no more than one call in each of its pauses.
+func (e *Engine) hush(c *call, place string) *scope {
+	s := e.scope(e.destination(place))
+	s.silent = e.hold(s, c) || s.silent
+	return s
 }
 
 // nextAlone returns the next message of the round, or -1 at its end: then resumes is
 // when a held destination may be tried, 0 when none is held. With only, it looks for
-// suspects alone; at the end suspects reports whether the round has any.
+// suspects alone; at the end suspects reports whether the round has any. What goes to a silent
+// destination comes last of the log.
 func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.Duration, suspects bool) {
 	b, a, stays := c.b, c.b.alone, sets.Keys{}
+	next = -1
 	for n := 0; n < len(b.todo); n++ {
 		i := b.todo[n]
 		m := &b.msgs[i]
@@ -96,14 +119,37 @@ func (e *Engine) nextAlone(l *lane, c *call, only bool) (next int, resumes time.
 			stays.Add(m.Key)
 			continue
 		}
-		if s := e.heldScope(e.placeOf(m), c); s != nil {
+		place := e.placeOf(m)
+		s := e.openAt(place)
+		if s != nil && !s.mayTry(e.now) {
+			if e.divert(l, b, i, s, nil) {
+				if suspected && !b.parked {
+					e.suspectAgain(c, i, blame.Suspect{Place: strings.Clone(place), At: a.Unknown[seq], Tries: a.Tries[seq], Out: a.Out[seq]})
+				}
+				b.todo = sets.Without(b.todo, []int{i})
+				n--
+				continue
+			}
 			resumes = backoff.Earliest(resumes, s.pause.until)
 			stays.Add(m.Key)
 			continue
 		}
-		return i, 0, true
+		if !b.parked && (s == nil || !s.silent) {
+			return i, 0, true
+		}
+		next = l.rested(b, next, i)
+		stays.Add(m.Key)
 	}
-	return -1, resumes, suspects
+	return next, resumes, suspects || next >= 0
+}
+
+// rested returns which message goes first, i or a former one; a former of -1 stands for none. The
+// log keeps its order. A parked record that was sent alone longer ago goes before the others.
+func (l *lane) rested(b *batch, former, i int) int {
+	if former < 0 || b.parked && l.suspects[b.meta[i].Seq].At < l.suspects[b.meta[former].Seq].At {
+		return i
+	}
+	return former
 }
 
 // outageOver reports whether the outage that led to sending singly has ended.
@@ -112,7 +158,7 @@ func (e *Engine) outageOver(a *solo.Round) bool {
 		return a.Proved
 	}
 	for _, s := range e.scopes { // order does not matter
-		if s.open {
+		if s.open && !s.silent {
 			return false
 		}
 	}
@@ -293,7 +339,7 @@ func (e *Engine) crowded(l *lane) bool {
 	return l.records >= max(asideBehind*e.cfg.Window, 256) && l.suspects.OutSince(e.ackSentAt)
 }
 
-// absorb joins the next batch of the lane to b, and reports whether it did.
+// absorb joins the next batch of the lane to b, which is looked at anew, and reports whether it did.
 func (e *Engine) absorb(l *lane, b *batch) bool {
 	if l.done+1 >= len(l.queue) || b.parked {
 		return false
@@ -313,7 +359,7 @@ func (e *Engine) absorb(l *lane, b *batch) bool {
 		b.todo = append(b.todo, i)
 	}
 	b.bytes += next.bytes
-	b.pos, b.end, b.prepared = next.pos, next.end, false
+	b.pos, b.end, b.prepared, l.resumes = next.pos, next.end, false, 0
 	l.queue = slices.Delete(l.queue, l.done+1, l.done+2)
 	return true
 }
@@ -358,7 +404,7 @@ func (e *Engine) weigh(l *lane, c *call) {
 // was sent. Nor does one that followed an outage: the outage said nothing of it.
 func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	l, b := c.lane, c.b
-	if b.alone == nil {
+	if !c.lone {
 		return false
 	}
 	place := strings.Clone(e.placeOf(&b.msgs[i]))
@@ -367,7 +413,8 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 		return true
 	}
 	at, seen := l.unknownAt(b, i)
-	if !b.parked && !e.isLeftover(l, b, i) && !(seen && e.silent(l, b.msgs[i].Key, at)) {
+	s := e.hush(c, place)
+	if !b.parked && !e.isLeftover(l, b, i) && !(seen && e.silent(l, b.msgs[i].Key, at)) && !e.mayDivert(l, b.msgs[i].Key, s) {
 		return false
 	}
 	before := l.suspects[b.meta[i].Seq]
@@ -377,9 +424,9 @@ func (e *Engine) stillUnknown(c *call, i int, err *broker.Error) bool {
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
-	e.pauseFor(&l.hold, e.cfg.OutageBase, e.cfg.OutageMax)
-	p.at = l.hold.until + e.retryDelay(tries)
+	p.at = max(s.pause.until, e.now) + e.retryDelay(tries)
 	e.park(l, b, i, p)
+	l.captured.WaitFor(b.msgs[i].Key, s.name)
 	e.suspectAgain(c, i, blame.Suspect{Place: place, At: c.sentAt, Tries: tries, Blind: before.Blind})
 	return true
 }
@@ -424,6 +471,6 @@ func (e *Engine) endWatch() {
 // else, and does not look at what is parked before it has run empty.
 func (e *Engine) isLeftover(l *lane, b *batch, i int) bool {
 	blind := e.room(l) == 0 || l.paused || e.wantsParked(l) || e.scopes[""].isOut()
-	return (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
+	return b.alone != nil && (b.delivered > 0 || blind && l.done+1 == len(l.queue)) && len(b.todo) <= leftovers &&
 		b.alone.Tries[b.meta[i].Seq] >= unknownRounds
 }

@@ -20,6 +20,7 @@ const (
 	outageProofs   = 3               // outages of one message among acknowledged others that make an attempt
 	asideMost      = 8               // messages that may step aside in an outage with no acknowledgement
 	asideBehind    = 4               // windows of records that may stand behind them in a lane
+	blindAfter     = 5 * time.Second // after which messages of a destination that is down make way unseen
 	lazySettle     = 3               // an empty batch waits so many SettleAtMax
 	never          = captive.Never   // the year 9999, or infinity, and no overflow
 )

@@ -21,7 +21,6 @@ const (
 	crashPage   = 16                    // most messages of a narrow lane at first, and of suspects that go together
 	buriedMost  = 3                     // dead letters of a lane after which suspects stay retries
 	crashShare  = 4                     // a call that lasts this share of its timeout has not ended the process
-	crashLife   = 6                     // timeouts of a call that a relay has lived before it makes a last attempt
 	crashRest   = 10 * time.Millisecond // shortest turn of the other lanes between two that go alone
 	crashSign   = 15 * time.Second      // most that suspects wait for the broker's first sign of life
 )
@@ -211,8 +210,8 @@ func (e *Engine) mark(l *lane, c *call) bool {
 	case b.marking || e.settle != nil:
 	case b.ends > most && !braked:
 		e.bury(l, b)
-	case e.now < e.attemptAt(b.ends):
-		e.postpone(l, b, e.attemptAt(b.ends))
+	case e.now < e.startedAt+mark.AttemptAge(b.ends, most, e.cfg.DeliverTimeout):
+		e.postpone(l, b, e.startedAt+mark.AttemptAge(b.ends, most, e.cfg.DeliverTimeout))
 	case !e.brokerLives():
 		return true
 	default:
@@ -221,17 +220,6 @@ func (e *Engine) mark(l *lane, c *call) bool {
 	}
 	e.endProbe(c)
 	return false
-}
-
-// attemptAt is the earliest moment for an attempt at a suspect that has so many. Before
-// the last one the relay must have lived for long, before each other one for half as
-// long as before the next. So relays that are killed again and again use up no attempts
-// of a message that ends nothing, also where no answer could show that.
-func (e *Engine) attemptAt(ends int) time.Duration {
-	if ends == 0 { // others go with it, and it has all others left
-		return 0
-	}
-	return e.startedAt + crashLife*e.cfg.DeliverTimeout>>max(e.cfg.Retry.MaxAttempts-ends, 0)
 }
 
 // settleMark settles nothing but the attempts of records that are parked already: those

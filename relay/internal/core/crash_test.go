@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider"
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/store"
 )
@@ -41,7 +42,7 @@ func suspected(t *testing.T, attempts, buried int) *rig {
 	g := lanes(1, store.ParkedView{Captured: []string{"a"}, Heads: []store.Head{{Seq: 7, HasDue: true}}, HasDue: true, Records: 1})
 	g.Lanes[0].Buried = buried
 	r.leadWith(g)
-	r.pass(crashLife * r.e.cfg.DeliverTimeout)
+	r.pass(mark.CrashLife * r.e.cfg.DeliverTimeout)
 	r.dueSuspect(attempts)
 	return r
 }
@@ -232,7 +233,7 @@ func TestSuspectsThatGoTogetherAreFew(t *testing.T) {
 func TestAYoungRelayMakesNoLateAttempt(t *testing.T) {
 	const timeout, attempts = 8 * time.Second, 3
 	for ends := 1; ends <= attempts; ends++ {
-		age := crashLife * timeout
+		age := mark.CrashLife * timeout
 		for range attempts - ends {
 			age /= 2
 		}

@@ -27,6 +27,7 @@ type call struct {
 	proven   bool // its place acknowledged others since its one message was not, last
 	others   bool // the sink did
 	wasOut   bool // an outage was the answer, last
+	lone     bool // its one message is sent alone
 }
 
 func (c *call) size() int {
@@ -93,7 +94,7 @@ func (e *Engine) deliverNext(l *lane) {
 		c := &call{id: e.id(), lane: l, laneID: l.id, b: b, sentAt: e.now}
 		msgs := e.chunk(l, c)
 		if len(msgs) == 0 {
-			if !b.resolved() && !(l.resumes > e.now && e.absorb(l, b)) {
+			if b.prepared && !b.resolved() && !(l.resumes > e.now && e.absorb(l, b)) { // else it has more to be looked at
 				return // held back by a destination; l.resumes says until when
 			}
 			continue
@@ -220,6 +221,7 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 		stays   = sets.Keys{}
 		size    int
 		resumes time.Duration
+		lone    = -1 // a message of a silent destination that may be tried
 	)
 	c.idx = make([]int, 0, len(b.todo))
 	full := false
@@ -233,7 +235,14 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 			keep = append(keep, i)
 			continue
 		}
-		if s := e.heldScope(e.placeOf(m), c); s != nil {
+		place := e.placeOf(m)
+		if s := e.openAt(place); s != nil && s.silent && s.mayTry(e.now) {
+			lone = l.rested(b, lone, i)
+			stays.Add(m.Key)
+			keep = append(keep, i)
+			continue
+		}
+		if s := e.heldScope(place, c); s != nil {
 			if e.divert(l, b, i, s, nil) {
 				continue
 			}
@@ -250,6 +259,9 @@ func (e *Engine) chunkSlow(l *lane, c *call) []postrider.Message {
 		c.idx = append(c.idx, i)
 	}
 	b.todo = keep
+	if len(msgs) == 0 && lone >= 0 {
+		return e.sendAlone(c, lone)
+	}
 	if len(msgs) == 0 && len(keep) > 0 {
 		l.resumes = max(resumes, e.now+e.cfg.OutageBase)
 	}

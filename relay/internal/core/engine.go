@@ -66,8 +66,8 @@ type Engine struct {
 	blamed    blame.Dead // dead letters of outages and silence at a place since one of them ended
 	scopes    map[string]*scope
 	rows      brake.Rows
-	dests     map[string]string // topic -> destination, learned from errors
-	restFrom  time.Duration     // until then no scope could be tried
+	dests     blame.Routes
+	restFrom  time.Duration // until then no scope could be tried
 
 	waiting   port.ID
 	pollDelay time.Duration
@@ -96,7 +96,7 @@ func New(cfg port.Config, seed uint64) *Engine {
 		calls:     map[port.ID]*call{},
 		abandoned: map[store.Lane]int{},
 		scopes:    map[string]*scope{},
-		dests:     map[string]string{},
+		dests:     blame.Routes{},
 		watched:   health.Places{},
 		places:    health.Destinations{},
 		blamed:    blame.Dead{},

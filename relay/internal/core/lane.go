@@ -63,7 +63,7 @@ type lane struct {
 	waits     int           // parked cycles that the requests have waited for
 	depth     int           // records that a parked read takes of one queue
 	requests  []int64
-	executed  map[int64]time.Duration
+	executed  mark.Executed
 	suspects  blame.Suspects // by the record's seq
 
 	crashes int // owners in a row that ended and settled nothing

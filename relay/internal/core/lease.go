@@ -234,7 +234,7 @@ func (e *Engine) takeGrant(g store.Grant) {
 		l.requests = l.requests[:0]
 	}
 	for _, r := range g.Requests {
-		if l := e.lanes[r.Lane]; l != nil && !l.executedSince(r.ID, e.lease.sentAt) {
+		if l := e.lanes[r.Lane]; l != nil && !l.executed.Since(r.ID, e.lease.sentAt) {
 			l.requests = append(l.requests, r.ID)
 		}
 	}

@@ -2,21 +2,16 @@ package core
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/postrider/postrider/broker"
+	"github.com/postrider/postrider/relay/internal/mark"
 	"github.com/postrider/postrider/relay/internal/port"
 	"github.com/postrider/postrider/relay/internal/sets"
 	"github.com/postrider/postrider/store"
 )
 
-var (
-	errBraked   = errors.New("the destination rejects everything and is held")
-	errDown     = errors.New("the destination is down")
-	errShutDown = errors.New("the relay shut down before the destination accepted the message")
-)
+var errShutDown = errors.New("the relay shut down before the destination accepted the message")
 
 // round is what one call told about the messages that were not acknowledged.
 type round struct {
@@ -46,12 +41,7 @@ func (e *Engine) onDelivered(ev port.Delivered) {
 	l, b := c.lane, c.b
 	l.call = nil
 	if c.cut { // why it failed says nothing of the sink or of a message
-		ev.Errs = slices.Clone(ev.Errs)
-		for j, err := range ev.Errs {
-			if err != nil {
-				ev.Errs[j] = broker.ErrNotTried
-			}
-		}
+		ev.Errs = mark.NotTried(ev.Errs)
 	}
 	switch {
 	case b.ahead:
@@ -113,13 +103,7 @@ func (e *Engine) allAcked(c *call) {
 
 func (e *Engine) someFailed(c *call, errs []error) {
 	l, b := c.lane, c.b
-	if len(errs) != c.size() {
-		err := broker.Unknown(fmt.Errorf("the sink answered %d errors for %d messages", len(errs), c.size()), "bad_answer", "")
-		errs = make([]error, c.size())
-		for j := range errs {
-			errs[j] = err
-		}
-	}
+	errs = mark.Answers(errs, c.size())
 	if c.idx == nil {
 		b.goSlow()
 		c.idx = b.todo[:c.size():c.size()]
@@ -134,22 +118,9 @@ func (e *Engine) someFailed(c *call, errs []error) {
 		}
 	}
 	b.todo = sets.Merge(r.stay, sets.Without(b.todo, c.idx))
-	b.sent = !c.first || c.cut || b.suspect || len(r.stay) < before || !refused(errs)
+	b.sent = !c.first || c.cut || b.suspect || len(r.stay) < before || !mark.Refused(errs)
 	e.tell(port.DeliveryDone{Lane: l.id, Acked: r.acked, Bytes: bytes, Took: e.now - c.sentAt, Classes: r.classes})
 	e.holdAfter(r, len(r.stay) < before)
-}
-
-// refused reports whether the broker has none of the messages for certain.
-func refused(errs []error) bool {
-	for _, err := range errs {
-		if errors.Is(err, broker.ErrNotTried) {
-			continue
-		}
-		if c := broker.Classify(err).Class; c != broker.ClassOutage && c != broker.ClassThrottled {
-			return false
-		}
-	}
-	return true
 }
 
 // takeAcks goes first: what an error means depends on what else went well.
@@ -239,7 +210,7 @@ func (e *Engine) takeOutage(r *round, i int, err *broker.Error) {
 		return
 	}
 	if place := e.placeOf(m); err.Destination != place {
-		e.dests[strings.Clone(place)] = strings.Clone(err.Destination)
+		e.dests.Lead(place, err.Destination)
 	}
 	s := e.scope(err.Destination)
 	e.trip(s, r.c, err)
@@ -286,7 +257,7 @@ func (e *Engine) holdAfter(r *round, progress bool) {
 			l.hold.until = max(l.hold.until, e.now+min(r.outage.RetryAfter, e.cfg.OutageMax))
 		}
 	case r.unknown != nil:
-		if !others && c.b.alone == nil {
+		if !others && !c.lone {
 			e.sinkFails(r.unknown)
 		}
 		e.unknownRound(r)

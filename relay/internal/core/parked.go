@@ -93,16 +93,7 @@ func (e *Engine) overCap(l *lane) bool {
 
 // tellPause tells why the lane is paused, if that has changed.
 func (e *Engine) tellPause(l *lane) {
-	reason := ""
-	switch {
-	case l.stopped:
-		reason = port.PausedByPerson
-	case l.paused:
-		reason = "parked keys reached the cap"
-	case l.full:
-		reason = "parked records reached the cap"
-	}
-	before := l.reason
+	before, reason := l.reason, port.PauseReason(l.stopped, l.paused, l.full)
 	if l.reason = reason; before == reason {
 		return
 	}
@@ -151,13 +142,6 @@ func (e *Engine) planRequests() {
 		e.enqueue(l, b)
 		e.finish(l)
 	}
-}
-
-// executedSince reports whether the request was executed after a lease was sent
-// at that time, so that the lease's answer may still list it.
-func (l *lane) executedSince(id int64, sentAt time.Duration) bool {
-	at, ok := l.executed[id]
-	return ok && at >= sentAt
 }
 
 // park sets message i of the batch aside.
@@ -251,28 +235,37 @@ func (e *Engine) mayLeaveGap(l *lane, m *postrider.Message) bool {
 // that the others of the lane flow. It reports false when the message must stay
 // in its batch: nothing else works, or the lane has parked enough.
 func (e *Engine) divert(l *lane, b *batch, i int, s *scope, err *broker.Error) bool {
-	key := b.msgs[i].Key
-	if !b.parked {
-		if !e.othersWork(s.name) {
-			return false
-		}
-		if l.records >= e.cfg.MaxParked() {
-			l.full = true
-			e.tellPause(l)
-			return false
-		}
-		if len(l.captured) >= e.cfg.ParkedKeys && !l.captured.Has(key) {
-			return false
-		}
+	if !b.parked && !e.mayDivert(l, b.msgs[i].Key, s) {
+		return false
 	}
 	e.divertNow(l, b, i, s, err)
 	return true
 }
 
+// mayDivert reports whether a message of the log may be parked for its destination.
+func (e *Engine) mayDivert(l *lane, key string, s *scope) bool {
+	if !e.othersWork(s.name) && !e.fills(l, s) {
+		return false
+	}
+	if l.records >= e.cfg.MaxParked() {
+		l.full = true
+		e.tellPause(l)
+		return false
+	}
+	return len(l.captured) < e.cfg.ParkedKeys || l.captured.Has(key)
+}
+
+// fills reports whether the lane can read no further, or what is due cannot be read, because of
+// messages of a destination that has been held for long. A window of them makes way although
+// nothing shows that others work: only what stands behind can.
+func (e *Engine) fills(l *lane, s *scope) bool {
+	return (e.room(l) == 0 || s.silent && e.wantsParked(l)) && e.now >= s.since+blindAfter && l.records < e.cfg.Window
+}
+
 func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error) {
 	untried := err == nil
 	if untried {
-		err = broker.Classify(broker.Outage(errHeld(s), s.code, s.name))
+		err = mark.Held(s.braked, s.silent, s.code, s.name)
 	}
 	p := parkFor(err)
 	p.State, p.Captures = store.Retry, b.msgs[i].Key != ""
@@ -285,6 +278,9 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 		p.at += min(2*max(s.pause.until-s.tripped, 0), e.cfg.OutageMax)
 	}
 	before, suspected := l.suspects[b.meta[i].Seq]
+	if suspected && s.silent { // those that have not been sent alone come first
+		p.at += e.retryDelay(before.Tries)
+	}
 	e.park(l, b, i, p)
 	if suspected { // what is known of it holds
 		l.suspects[b.meta[i].Seq] = before
@@ -293,10 +289,3 @@ func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error
 }
 
 func parkFor(err *broker.Error) park { return park{Park: mark.Park(err)} }
-
-func errHeld(s *scope) error {
-	if s.braked {
-		return errBraked
-	}
-	return errDown
-}

@@ -16,11 +16,13 @@ type scope struct {
 	name    string
 	open    bool
 	pause   pause
+	since   time.Duration // when it was opened
 	tripped time.Duration // when it was tripped last
 	by      port.ID       // and by which call: its messages must not stay in memory
 	probe   *call         // the one call that may try while it is open
 	tried   time.Duration // when such a call ended last
 	free    bool          // the next try is that of a record without a key
+	silent  bool          // silence was the last answer, to a message that was sent alone: the next try is one message
 
 	code   string // of the rejections for which the brake holds
 	braked bool
@@ -29,9 +31,12 @@ type scope struct {
 // isOut reports whether the last answer was an outage. A scope that is nil works.
 func (s *scope) isOut() bool { return s != nil && s.open }
 
+// mayTry reports whether a call may try what the open scope holds.
+func (s *scope) mayTry(now time.Duration) bool { return now >= s.pause.until && s.probe == nil }
+
 func (e *Engine) sinkHeld() bool {
 	s := e.scopes[""]
-	return s.isOut() && (e.now < s.pause.until || s.probe != nil)
+	return s.isOut() && !s.mayTry(e.now)
 }
 
 // hasOpenDestination reports whether messages must be looked at one by one.
@@ -43,14 +48,22 @@ func (e *Engine) hasOpenDestination() bool {
 	return n > 0
 }
 
+// openAt returns the scope of the place if that does not work, and nil otherwise.
+func (e *Engine) openAt(place string) *scope {
+	if s := e.scopes[e.destination(place)]; s.isOut() {
+		return s
+	}
+	return nil
+}
+
 // heldScope returns the open scope that a message of topic must wait for. The
 // first call after its pause becomes the probe and may carry the destination.
 func (e *Engine) heldScope(topic string, c *call) *scope {
-	s := e.scopes[e.destination(topic)]
-	if s == nil || !s.open || s.name == "" || s.probe == c {
+	s := e.openAt(topic)
+	if s == nil || s.name == "" || s.probe == c {
 		return nil
 	}
-	if e.now < s.pause.until || s.probe != nil {
+	if !s.mayTry(e.now) {
 		return s
 	}
 	s.probe = c
@@ -67,12 +80,7 @@ func (e *Engine) placeOf(m *postrider.Message) string {
 }
 
 // destination is where a topic goes as far as errors have told.
-func (e *Engine) destination(topic string) string {
-	if d, ok := e.dests[topic]; ok {
-		return d
-	}
-	return topic
-}
+func (e *Engine) destination(topic string) string { return e.dests.Of(topic) }
 
 func (e *Engine) scope(name string) *scope {
 	s := e.scopes[name]
@@ -86,25 +94,33 @@ func (e *Engine) scope(name string) *scope {
 // trip opens the scope for longer than before, once per call. Calls that had
 // begun before it was tripped last tell nothing new.
 func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
-	known := s.open && (s.by == c.id || c.sentAt < s.tripped && s.probe != c)
-	if !known {
-		e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
-		s.tripped, s.by, s.free, e.probed = e.now, c.id, false, c.laneID
-		if s.name == "" { // what came meanwhile may show that the sink works
-			for _, l := range e.held {
-				l.idle = false
-			}
+	s.silent = false
+	if e.hold(s, c) && s.name == "" { // what came meanwhile may show that the sink works
+		for _, l := range e.held {
+			l.idle = false
 		}
 	}
 	if err.Class == broker.ClassThrottled && err.RetryAfter > 0 {
 		s.pause.until = max(s.pause.until, e.now+min(err.RetryAfter, e.cfg.OutageMax))
 	}
-	s.open = true
 	if s.name == "" {
 		e.sinkFails(err)
 	} else {
 		e.tellAll(e.places.Fails(e.now, s.name, err))
 	}
+}
+
+// hold opens the scope for longer than before, and reports whether the call tells anything new.
+func (e *Engine) hold(s *scope, c *call) (fresh bool) {
+	if s.open && (s.by == c.id || c.sentAt < s.tripped && s.probe != c) {
+		return false
+	}
+	if !s.open {
+		s.since = e.now
+	}
+	e.pauseFor(&s.pause, e.cfg.OutageBase, e.cfg.OutageMax)
+	s.open, s.tripped, s.by, s.free, e.probed = true, e.now, c.id, false, c.laneID
+	return true
 }
 
 // recover closes the scopes that an acknowledged message of topic proves to
@@ -137,11 +153,7 @@ func (e *Engine) drop(s *scope, untried bool) {
 	if s.name == "" {
 		return
 	}
-	for t, d := range e.dests { // order does not matter: only deletes
-		if d == s.name {
-			delete(e.dests, t)
-		}
-	}
+	e.dests.Forget(s.name)
 }
 
 // planScopes drops the scopes that no call has tried for long, though it could: their
@@ -208,7 +220,7 @@ func (e *Engine) rejected(topic string, err *broker.Error) (*scope, bool) {
 		return nil, false
 	}
 	s := e.scope(name)
-	e.dests[strings.Clone(topic)] = s.name
+	e.dests.Lead(topic, s.name)
 	if !s.braked {
 		s.braked, s.code = true, err.Code
 		e.tell(port.BrakeChanged{Destination: s.name, Code: err.Code, Rejections: e.cfg.Brake, On: true})

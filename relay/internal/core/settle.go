@@ -171,16 +171,6 @@ func (e *Engine) settled(l *lane, s *store.Settlement) {
 	l.settling = 0
 	if len(s.Requests) > 0 {
 		clear(l.suspects) // a person may have skipped, discarded or freed any of them
-		if l.executed == nil {
-			l.executed = map[int64]time.Duration{}
-		}
 	}
-	for id, at := range l.executed {
-		if at < e.now-10*e.cfg.TTL {
-			delete(l.executed, id)
-		}
-	}
-	for _, id := range s.Requests {
-		l.executed[id] = e.now
-	}
+	l.executed.Note(s.Requests, e.now, 10*e.cfg.TTL)
 }

@@ -73,3 +73,17 @@ func Suspect(m *postrider.Message, failures, attempts int, due time.Duration) st
 	p.Code, p.Attempts = CrashCode(failures), attempts
 	return p
 }
+
+// CrashLife is how many timeouts of a call a relay has lived before it makes a last attempt.
+const CrashLife = 6
+
+// AttemptAge is the least age of a relay at an attempt at a suspect that has so many of most.
+// At the last one it must have lived for long, at each other one for half as long as at the
+// next. So relays that are killed again and again use up no attempts of a message that ends
+// nothing, also where no answer could show that.
+func AttemptAge(ends, most int, timeout time.Duration) time.Duration {
+	if ends == 0 { // others go with it, and it has all others left
+		return 0
+	}
+	return CrashLife * timeout >> max(most-ends, 0)
+}

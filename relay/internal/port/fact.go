@@ -133,3 +133,17 @@ func (PipePaused) fact()     {}
 
 // PausedByPerson is the Reason of a LanePaused that a person must resume.
 const PausedByPerson = "paused by a person"
+
+// PauseReason returns the Reason of a lane's pause, "": it is not paused. byPerson, keys and
+// records say whether a person has paused it, and which caps it has reached.
+func PauseReason(byPerson, keys, records bool) string {
+	switch {
+	case byPerson:
+		return PausedByPerson
+	case keys:
+		return "parked keys reached the cap"
+	case records:
+		return "parked records reached the cap"
+	}
+	return ""
+}
