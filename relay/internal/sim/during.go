@@ -3,8 +3,6 @@ package sim
 import (
 	"slices"
 	"time"
-
-	"github.com/postrider/postrider/store"
 )
 
 // during checks in wide worlds, while faults last, what they do not cover: messages of other
@@ -69,7 +67,7 @@ func (c *checker) await(t *simTx) {
 // late fails when a message or an act has waited for too long.
 func (c *checker) late() {
 	d := &c.during
-	if c.w.plan.Wide.low(&c.w.plan) {
+	if c.w.plan.Wide.Rate > 0 { // they wait for it
 		d.waiting = nil
 	}
 	d.waiting = slices.DeleteFunc(d.waiting, func(m *msg) bool {
@@ -77,7 +75,7 @@ func (c *checker) late() {
 	})
 	for _, m := range d.waiting {
 		since, limit := c.disturbed(max(m.committed, m.due-c.w.ahead), m)
-		if waits := c.w.now - since; waits > limit && !c.windowFull(m) {
+		if waits := c.w.now - since; waits > limit {
 			c.fail("S", "message %s of key %d, destination %s, was committed at %v and nothing has covered it since %v: %v are too long",
 				m.id, m.key, c.w.plan.destName(m.key), m.committed, since, waits)
 		}
@@ -107,23 +105,8 @@ func (c *checker) rate(n *node, messages int) {
 	}
 }
 
-// windowFull reports whether so much of the message's lane is not settled that a page has no
-// room in its window. Messages that wait for a destination are set aside only while others are
-// acknowledged; otherwise they hold up the messages behind them.
-func (c *checker) windowFull(m *msg) bool {
-	for l := range c.w.plan.Lanes {
-		ids := c.w.db.PendingIDs(store.Lane(l))
-		if slices.Contains(ids, m.id) {
-			return len(ids)+c.w.plan.Page > c.w.plan.Window
-		}
-	}
-	return false
-}
-
 // disturbed returns when the last fault ended that could have been in the way of m, or of
-// any act when m is nil, and how long m may wait from then on. A silent destination is in
-// the way of all, acts included: a lane sends what it has parked of it one by one, with growing
-// pauses.
+// any act when m is nil, and how long m may wait from then on.
 func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Duration) {
 	limit := turnWithin
 	for _, o := range c.during.faults {
@@ -141,14 +124,11 @@ func (c *checker) disturbed(since time.Duration, m *msg) (time.Duration, time.Du
 		case opCrash, opPause, opSuspend, opJump:
 			end += 2 * leaseTTL
 		case opOutage, opThrottle, opRefuse, opSilent:
-			if o.N >= 0 && o.Kind != opSilent && (m == nil || c.w.plan.dest(m.key) != o.N) {
+			if o.N >= 0 && (m == nil || c.w.plan.dest(m.key) != o.N) {
 				continue
 			}
-			switch most := 4 * c.w.plan.Wide.OutageMax; {
-			case m != nil && end+most >= since: // a key waits behind what met the fault
+			if most := 4 * c.w.plan.Wide.OutageMax; m != nil && end+most >= since { // a key waits behind what met the fault
 				limit = turnWithin + most
-			case m == nil && o.Kind == opSilent: // and an act behind a page of such messages
-				end += most
 			}
 		case opHold:
 			if m != nil && !c.covers(o, m) {

@@ -239,13 +239,6 @@ func (x *wide) configure(c *port.Config, p *plan, node int) {
 	}
 }
 
-// low reports whether what waits for a destination can take all that the relay may hold, or
-// messages wait for the rate.
-func (x *wide) low(p *plan) bool {
-	most := p.Lanes * p.Window
-	return x.Rate > 0 || x.Messages > 0 && x.Messages < most || x.Bytes < most*x.Size
-}
-
 // rests reports whether the run continues until all that was reported has ended, which is dear.
 func (p *plan) rests() bool { return p.Wide != nil || p.Seed/4%4 == 0 }
 
