@@ -259,7 +259,7 @@ func (e *Engine) mayDivert(l *lane, key string, s *scope) bool {
 // messages of a destination that has been held for long. A window of them makes way although
 // nothing shows that others work: only what stands behind can.
 func (e *Engine) fills(l *lane, s *scope) bool {
-	return (e.room(l) == 0 || s.silent && e.wantsParked(l)) && e.now >= s.since+blindAfter && l.records < e.cfg.Window
+	return (e.room(l) == 0 || e.wantsParked(l)) && e.now >= s.since+blindAfter && l.records < e.cfg.Window
 }
 
 func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error) {
