@@ -137,7 +137,7 @@ func (v *version) layer(entries []entry) (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(packed)), nil }
-	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
 // tar packs entries with the time of the commit and root as their owner.

@@ -77,25 +77,49 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// released makes the packages of a version: the real binary for this machine's architecture, and a
-// small one for another.
-func released(t *testing.T, name string) *version {
-	t.Helper()
+// binaries copies the programs of a version into an empty folder: the real binary for this machine's
+// architecture, and a small one for another.
+func binaries(name, dist string) (*version, error) {
 	from, err := built()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	v := &version{name: name, commit: strings.Repeat("a1", 20), time: time.Unix(1_700_000_000, 0).UTC(), dist: t.TempDir(), folder: root}
+	v := &version{name: name, commit: strings.Repeat("a1", 20), time: time.Unix(1_700_000_000, 0).UTC(), dist: dist, folder: root}
 	for file, arch := range map[string]string{"postrider": runtime.GOARCH, "foreign": foreign()} {
 		data, err := os.ReadFile(filepath.Join(from, file))
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		if err := os.WriteFile(v.path("postrider_"+name+"_linux_"+arch), data, 0o755); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
-	if err := v.make(); err != nil {
+	return v, nil
+}
+
+// packages has those of each version that tests read.
+var packages sync.Map
+
+// released returns the packages of a version. Tests share them, for it takes long to compress them: change none.
+func released(t *testing.T, name string) *version {
+	t.Helper()
+	once, _ := packages.LoadOrStore(name, sync.OnceValues(func() (*version, error) {
+		from, err := built()
+		if err != nil {
+			return nil, err
+		}
+		dist := filepath.Join(from, name)
+		if err := os.Mkdir(dist, 0o755); err != nil {
+			return nil, err
+		}
+		v, err := binaries(name, dist)
+		if err != nil {
+			return nil, err
+		}
+		return v, v.make()
+	}))
+	v, err := once.(func() (*version, error))()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return v
@@ -129,12 +153,22 @@ func needsRoot(t *testing.T) {
 
 // TestTwoBuildsAreEqual: two runs on the same binaries make the same bytes, and a later one replaces what is there.
 func TestTwoBuildsAreEqual(t *testing.T) {
-	one, two := released(t, "v0.1.0"), released(t, "v0.1.0")
-	if err := two.make(); err != nil {
-		t.Fatal(err)
-	}
+	one, dist := released(t, "v0.1.0"), t.TempDir()
 	files, err := one.files()
 	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(slices.Clone(files), sums, "oci/blobs/sha256/"+strings.Repeat("0", 64)) { // of an earlier run
+		left := filepath.Join(dist, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(left), 0o755), os.WriteFile(left, []byte("earlier"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	two, err := binaries(one.name, dist)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := two.make(); err != nil {
 		t.Fatal(err)
 	}
 	others, err := two.files()
