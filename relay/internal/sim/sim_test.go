@@ -200,7 +200,8 @@ func number(t *testing.T, name string) (uint64, bool) {
 }
 
 // TestMutantsAreCaught runs the world with one rule broken at a time. Every
-// mutant must break a promise within 2,000 seeds.
+// mutant must break a promise within 2,000 seeds. One that few seeds catch names such a seed,
+// which is tried before the others: to search for it again in every run costs more than a minute.
 func TestMutantsAreCaught(t *testing.T) {
 	const limit = 2000
 	for _, m := range mutants() {
@@ -217,7 +218,11 @@ func TestMutantsAreCaught(t *testing.T) {
 
 func hunt(t *testing.T, m mutant, limit uint64) (seed uint64, broken string) {
 	t.Helper()
-	for seed := range limit {
+	for n := range limit + 1 {
+		seed := n - 1
+		if n == 0 {
+			seed = m.seen
+		}
 		if !m.both && makePlan(seed).Family != m.family {
 			continue
 		}
