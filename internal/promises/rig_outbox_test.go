@@ -57,13 +57,40 @@ type rig struct {
 	waited func() time.Duration
 }
 
-// newRig makes an outbox in an empty database of a shared server.
+// newRig makes an outbox in a database of a shared server.
 func newRig(t *testing.T, version string) *rig {
 	t.Helper()
-	return rigOn(t, testserver.SharedPostgres(t, version).Database(t))
+	return rigIn(t, testserver.SharedPostgres(t, version).Copy(t, "rig", prepare))
 }
 
+// rigOn makes an outbox in an empty database.
 func rigOn(t *testing.T, url string) *rig {
+	t.Helper()
+	if err := prepare(url); err != nil {
+		t.Fatal(err)
+	}
+	return rigIn(t, url)
+}
+
+// prepare fills a rig's database.
+func prepare(url string) error {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if _, err := pgstore.New(pool, nil).Office().Migrator.Migrate(ctx, ops.MigrateRequest{Lanes: lanes}); err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, `CREATE TABLE truth (key text PRIMARY KEY, version bigint NOT NULL DEFAULT 0)`); err != nil {
+		return err
+	}
+	_, err = pool.Exec(ctx, `INSERT INTO truth SELECT 'k' || g FROM generate_series(0, $1::int - 1) g`, manyKeys)
+	return err
+}
+
+func rigIn(t *testing.T, url string) *rig {
 	t.Helper()
 	r := &rig{T: t, url: url, keys: manyKeys, topic: "promise-" + strings.ToLower(rand.Text()[:10]), said: &lines{}}
 	cfg, err := pgxpool.ParseConfig(url)
@@ -77,12 +104,7 @@ func rigOn(t *testing.T, url string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.pool.Close)
-	if _, err := pgstore.New(r.pool, nil).Office().Migrator.Migrate(t.Context(), ops.MigrateRequest{Lanes: lanes}); err != nil {
-		t.Fatal(err)
-	}
 	r.waited = r.meter()
-	r.exec(`CREATE TABLE truth (key text PRIMARY KEY, version bigint NOT NULL DEFAULT 0)`)
-	r.exec(`INSERT INTO truth SELECT 'k' || g FROM generate_series(0, $1::int - 1) g`, manyKeys)
 	return r
 }
 

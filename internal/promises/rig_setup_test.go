@@ -33,11 +33,15 @@ func everyVersion(t *testing.T, fn func(t *testing.T, url string)) {
 
 func postgresDB(tb testing.TB, version string) (url string) {
 	tb.Helper()
-	url = testserver.SharedPostgres(tb, version).Database(tb)
-	if _, err := pgstore.New(pgxPool(tb, url), nil).Office().Migrator.Migrate(context.Background(), ops.MigrateRequest{}); err != nil {
-		tb.Fatal(err)
-	}
-	return url
+	return testserver.SharedPostgres(tb, version).Copy(tb, "outbox", func(url string) error {
+		pool, err := pgxpool.New(context.Background(), url)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		_, err = pgstore.New(pool, nil).Office().Migrator.Migrate(context.Background(), ops.MigrateRequest{})
+		return err
+	})
 }
 
 func pgxPool(tb testing.TB, url string) *pgxpool.Pool {

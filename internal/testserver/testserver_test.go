@@ -85,6 +85,34 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
+// Copies have what was made once, and share nothing.
+func TestPostgresCopy(t *testing.T) {
+	needServers(t)
+	p := SharedPostgres(t, "18")
+	query := func(url, sql string) ([][]string, error) {
+		_, name, _ := strings.Cut(strings.TrimPrefix(url, "postgres://"), "/")
+		name, _, _ = strings.Cut(name, "?")
+		return p.Query(t.Context(), name, sql)
+	}
+	filled := 0
+	fill := func(url string) error {
+		filled++
+		_, err := query(url, "create table kept (n int); insert into kept values (7)")
+		return err
+	}
+	one, two := p.Copy(t, "kept", fill), p.Copy(t, "kept", fill)
+	if _, err := query(one, "insert into kept values (8)"); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := query(two, "select n from kept")
+	if err != nil || len(rows) != 1 || rows[0][0] != "7" || filled != 1 {
+		t.Errorf("a copy has %v, %v; want one 7. It was filled %d times, want once", rows, err, filled)
+	}
+	if rows, err = query(p.Database(t), "select 1 from pg_tables where tablename = 'kept'"); err != nil || len(rows) != 0 {
+		t.Errorf("a database that is no copy has %v, %v", rows, err)
+	}
+}
+
 func TestPostgresSQLError(t *testing.T) {
 	needServers(t)
 	p := SharedPostgres(t, "18")
