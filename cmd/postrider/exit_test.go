@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -29,9 +30,12 @@ func mustCLI(t *testing.T, stdin string, args ...string) string {
 // outboxOn makes an outbox in an empty database.
 func outboxOn(t *testing.T, pg *testserver.Postgres) (store string) {
 	t.Helper()
-	store = pg.Database(t)
-	mustCLI(t, "", "migrate", "--store", store, "--lanes", "8")
-	return store
+	return pg.Copy(t, "outbox", func(store string) error {
+		if got := cli(t, nil, "", "migrate", "--store", store, "--lanes", "8"); got.code != 0 {
+			return errors.New(got.err)
+		}
+		return nil
+	})
 }
 
 // as is the URL for another user.
