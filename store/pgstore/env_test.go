@@ -143,7 +143,7 @@ func (o *original) copy(t *testing.T) *db {
 	pg := testserver.SharedPostgres(t, o.version)
 	create := func(name, from string) {
 		t.Helper()
-		if _, err := pg.Query(t.Context(), "postgres", `CREATE DATABASE "`+name+`" TEMPLATE "`+from+`"`); err != nil {
+		if _, err := pg.Query(t.Context(), "postgres", `CREATE DATABASE "`+name+`" TEMPLATE "`+from+`" STRATEGY FILE_COPY`); err != nil {
 			t.Fatal(err)
 		}
 	}
