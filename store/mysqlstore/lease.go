@@ -285,7 +285,7 @@ func (s *Store) take(ctx context.Context, q db.Querier, req store.LeaseRequest, 
 		same = append(same, "(lane = ? AND epoch = ? AND owner = ?)")
 		args = append(args, l.lane, l.epoch, l.owner)
 	}
-	_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
+	_, err := q.ExecContext(ctx, `UPDATE postrider_progress SET owner = ?, epoch = epoch + 1, settled_call = 0 WHERE pipe = ? AND (`+strings.Join(same, " OR ")+`)`, args...)
 	return err
 }
 
@@ -341,7 +341,7 @@ func (s *Store) carryOut(ctx context.Context, q *sql.Conn, boot, identity, here 
 // lanes lists the lanes of boot. A lane is also known if only settlements of the caller have moved it,
 // since he settles beside his heartbeat.
 func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest, g *store.Grant) error {
-	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, settled_epoch, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
+	rows, err := q.QueryContext(ctx, `SELECT lane, epoch, settled_call <> 0, pos, holes FROM postrider_progress WHERE pipe = ? AND owner = ? ORDER BY lane`, s.box.Pipe, req.BootID)
 	if err != nil {
 		return err
 	}
@@ -349,8 +349,9 @@ func (s *Store) lanes(ctx context.Context, q db.Querier, req store.LeaseRequest,
 	history := db.History(g.Identity)
 	for rows.Next() {
 		var l store.LaneGrant
-		var settled, pos int64
-		var text string
+		var pos int64
+		var settled bool
+		var text sql.NullString
 		if err := rows.Scan(&l.Lane, &l.Epoch, &settled, &pos, &text); err != nil {
 			return err
 		}

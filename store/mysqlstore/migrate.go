@@ -28,7 +28,7 @@ type migration struct {
 }
 
 func migrations() []migration {
-	return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}, {5, "office"}, {6, "sent"}, {7, "find"}, {8, "sample"}, {9, "cause"}, {10, "times"}, {11, "queue"}}
+	return []migration{{1, "outbox"}, {2, "net"}, {3, "journal"}, {4, "view"}, {5, "office"}, {6, "sent"}, {7, "find"}, {8, "sample"}, {9, "cause"}, {10, "times"}, {11, "queue"}, {12, "mark"}}
 }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS postrider_migration (

@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -47,9 +49,10 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 }
 
 func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
-	// What a call does beside the positions it does to the lanes that carry its number.
-	call := rand.Int64()
-	fence, err := s.fence(identity, here, call, ordered)
+	// What a call does beside the positions it does to the lanes that carry its number, which is never 0.
+	call := 1 + rand.Int64N(math.MaxInt32)
+	mark := markOf(ordered)
+	fence, err := s.fence(identity, here, call, mark, ordered)
 	if err != nil {
 		return nil, err
 	}
@@ -70,105 +73,99 @@ func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here strin
 		if n, err := res.RowsAffected(); err == nil && n == int64(len(ordered)) {
 			return nil, nil
 		}
-		return s.lost(ctx, conn, identity, here, ordered)
+		return s.lost(ctx, conn, identity, here, mark, ordered)
 	}
 	if err := packets.Transact(ctx, conn, append(fence, rest...)); err != nil {
 		return nil, err
 	}
-	return s.lost(ctx, conn, identity, here, ordered)
+	return s.lost(ctx, conn, identity, here, mark, ordered)
 }
 
 // fence moves the lanes that are the caller's, at the epoch that he knows, and no others.
-// It takes several statements where the lanes are many or their positions long.
-func (s *Store) fence(identity, here string, call int64, ordered []store.Settlement) ([]db.Statement, error) {
-	var all []db.Statement
-	var parts []string
-	var args []any
+// It takes several statements where the lanes are many or their positions long. A lane is few
+// bytes in its text, which MariaDB writes to the binlog beside the rows.
+func (s *Store) fence(identity, here string, call, mark int64, ordered []store.Settlement) (all []db.Statement, err error) {
+	var lanes []string
 	size := 0
-	end := func() {
-		query := `UPDATE postrider_progress p JOIN (` + strings.Join(parts, " UNION ALL ") + `) AS x ON p.lane = x.lane
-		SET p.epoch = p.epoch + 1, p.pos = COALESCE(x.pos, p.pos), p.holes = COALESCE(x.holes, p.holes), p.delivered = p.delivered + x.delivered,
-		p.settled_at = ` + db.Now + `, p.settled_by = x.mark, p.settled_epoch = x.epoch, p.settled_call = ?
-		WHERE p.pipe = ? AND p.epoch = x.epoch AND p.owner = x.owner COLLATE utf8mb4_bin`
-		args = append(args, call, s.box.Pipe)
+	end := func(boot string) {
+		query := `UPDATE postrider_progress p JOIN JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', delivered BIGINT PATH '$[2]',
+		pos BIGINT PATH '$[3]', holes LONGTEXT PATH '$[4]')) AS x ON p.lane = x.lane
+		SET p.epoch = p.epoch + 1, p.holes = IF(x.pos IS NULL, p.holes, x.holes), p.pos = COALESCE(x.pos, p.pos), p.delivered = p.delivered + x.delivered,
+		p.settled_at = ` + db.Now + `, p.settled_mark = ?, p.settled_call = ?
+		WHERE p.pipe = ? AND p.owner = ? AND p.epoch = x.epoch`
+		args := []any{"[" + strings.Join(lanes, ",") + "]", mark, call, s.box.Pipe, boot}
 		if identity != "" {
 			query += ` AND EXISTS (SELECT 1 FROM postrider_info WHERE ` + here + ` = ?)`
 			args = append(args, identity)
 		}
 		all = append(all, db.Statement{Query: query, Args: args})
-		parts, args, size = nil, nil, 0
+		lanes, size = nil, 0
 	}
 	for i := range ordered {
 		st := &ordered[i]
-		var pos, open any
+		values := []any{st.Lane, st.Epoch, st.Delivered}
 		if st.Position != nil {
 			p, err := db.Of(st.Lane, st.Position, identity)
 			if err != nil {
 				return nil, err
 			}
-			pos, open = p.At, db.HolesText(p.Open)
+			if values = append(values, p.At); len(p.Open) > 0 {
+				values = append(values, db.HolesText(p.Open).String)
+			}
 		}
-		values := []any{st.Lane, st.Epoch, st.BootID, pos, open, st.Delivered, signature(st)}
-		more := packets.Bytes(values)
-		if len(parts) > 0 && size+more > packets.Part {
-			end()
+		text, err := json.Marshal(values)
+		if err != nil {
+			return nil, err
 		}
-		// The first part names the columns: MariaDB writes the text to its binlog, beside the rows.
-		part := `SELECT ?,?,?,?,?,?,?`
-		if len(parts) == 0 {
-			part = `SELECT ? AS lane, ? AS epoch, ? AS owner, ? AS pos, ? AS holes, ? AS delivered, ? AS mark`
+		if i > 0 && (size+len(text) > packets.Part || st.BootID != ordered[i-1].BootID) {
+			end(ordered[i-1].BootID)
 		}
-		parts, args, size = append(parts, part), append(args, values...), size+more
+		lanes, size = append(lanes, string(text)), size+len(text)
 	}
-	end()
+	end(ordered[len(ordered)-1].BootID)
 	return all, nil
 }
 
-// lost returns the lanes on which the settlement is not the last one that was made.
-func (s *Store) lost(ctx context.Context, q db.Querier, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
+// lost returns the lanes on which the call is not the last one that was made.
+func (s *Store) lost(ctx context.Context, q db.Querier, identity, here string, mark int64, ordered []store.Settlement) ([]store.Lane, error) {
 	var lanes []store.Lane
 	for i := range ordered {
 		lanes = append(lanes, ordered[i].Lane)
 	}
-	rows, err := q.QueryContext(ctx, `SELECT p.lane, p.settled_by, p.settled_epoch, `+here+` FROM postrider_progress p
+	rows, err := q.QueryContext(ctx, `SELECT p.lane, p.settled_mark, `+here+` FROM postrider_progress p
 		JOIN postrider_info WHERE p.pipe = ? AND p.lane IN (`+db.Numbers(lanes)+`)`, s.box.Pipe)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	type mark struct {
-		by    string
-		epoch int64
-	}
-	marks := map[store.Lane]mark{}
+	marks := map[store.Lane]int64{}
 	for rows.Next() {
 		var lane store.Lane
-		var m mark
 		var found string
-		if err := rows.Scan(&lane, &m.by, &m.epoch, &found); err != nil {
+		var by int64
+		if err := rows.Scan(&lane, &by, &found); err != nil {
 			return nil, err
 		}
-		if marks[lane] = m; identity != "" && found != identity {
+		if marks[lane] = by; identity != "" && found != identity {
 			return nil, fmt.Errorf("mysql: settle: leased under %s, found %s: %w", identity, found, store.ErrIdentity)
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	var lost []store.Lane
-	for i := range ordered {
-		if st := &ordered[i]; marks[st.Lane] != (mark{signature(st), st.Epoch}) {
-			lost = append(lost, st.Lane)
-		}
-	}
-	return lost, nil
+	return slices.DeleteFunc(lanes, func(lane store.Lane) bool { return marks[lane] == mark }), nil
 }
 
-// signature is a hash of whose settlement it is and what it says. It is short because each
-// change of a lane writes it to the binlog twice, in the row before and in the row behind.
-func signature(st *store.Settlement) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%016x", st.BootID, st.Mark()))
-	return hex.EncodeToString(sum[:8])
+// markOf is a hash of whose settlements a call has, for which lanes and epochs, and of what they say: a call that is repeated
+// unchanged has it again. It is one number for all lanes because each change of a lane writes it to the binlog twice, in the row before and in
+// the row behind.
+func markOf(ordered []store.Settlement) int64 {
+	h := sha256.New()
+	for i := range ordered {
+		st := &ordered[i]
+		fmt.Fprintf(h, "%q/%d/%016x;", st.BootID, st.Lane, st.Mark())
+	}
+	return int64(binary.BigEndian.Uint64(h.Sum(nil))) //nolint:gosec // all bits count
 }
 
 // consequences are what a settlement does beside its position, on condition that this

@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this module needs.
-const Version = 11
+const Version = 12
 
 // MostRanges is how many ranges of numbers one condition names.
 const MostRanges = 200
@@ -91,7 +91,7 @@ func (o *Outbox) Positions(ctx context.Context, q Querier, lanes []store.Lane, s
 	for rows.Next() {
 		var lane store.Lane
 		var pos int64
-		var text string
+		var text sql.NullString
 		if err := rows.Scan(&lane, &pos, &text); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"database/sql"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -46,25 +47,28 @@ func Of(lane store.Lane, b store.Position, identity string) (holes.Position, err
 	return p, nil
 }
 
-// HolesText is a set as the tables keep it.
-func HolesText(set holes.Set) string {
+// HolesText is a set as the tables keep it: NULL if it is empty, which takes no byte in the binlog.
+func HolesText(set holes.Set) sql.NullString {
+	if len(set) == 0 {
+		return sql.NullString{}
+	}
 	pairs := make([][2]int64, 0, len(set))
 	for _, r := range set {
 		pairs = append(pairs, [2]int64{r.First, r.Last})
 	}
 	text, _ := json.Marshal(pairs) // numbers always encode
-	return string(text)
+	return sql.NullString{String: string(text), Valid: true}
 }
 
 // Position is a row of progress as a position.
-func Position(pos int64, text string) (holes.Position, error) {
+func Position(pos int64, text sql.NullString) (holes.Position, error) {
 	p := holes.Position{At: pos}
-	if text == "[]" {
+	if !text.Valid || text.String == "[]" {
 		return p, nil
 	}
 	var pairs [][2]int64
-	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
-		return p, fmt.Errorf("holes %q: %w", text, err)
+	if err := json.Unmarshal([]byte(text.String), &pairs); err != nil {
+		return p, fmt.Errorf("holes %q: %w", text.String, err)
 	}
 	for _, pair := range pairs {
 		p.Open = append(p.Open, holes.Range{First: pair[0], Last: pair[1]})

@@ -70,7 +70,7 @@ func lanesOf(ctx context.Context, q db.Querier, pipe string) (map[store.Lane]sta
 	for rows.Next() {
 		var lane store.Lane
 		var pos, at int64
-		var text string
+		var text sql.NullString
 		if err := rows.Scan(&lane, &pos, &text, &at); err != nil {
 			return nil, err
 		}
@@ -108,7 +108,8 @@ func progresses(ctx context.Context, q db.Querier, cutoff int64) (all []*progres
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var pipe, text string
+		var pipe string
+		var text sql.NullString
 		var lane store.Lane
 		var pos, at int64
 		if err := rows.Scan(&pipe, &lane, &pos, &text, &at); err != nil {

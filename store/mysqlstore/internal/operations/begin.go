@@ -149,7 +149,7 @@ func passed(ctx context.Context, q db.Querier) (pipe string, floor int64, open h
 	defer rows.Close()
 	for rows.Next() {
 		var pos int64
-		var text string
+		var text sql.NullString
 		if err := rows.Scan(&pos, &text); err != nil {
 			return "", 0, nil, err
 		}

@@ -51,16 +51,15 @@ func (s *Views) Settled(boot string, lane store.Lane, epoch int64) {
 }
 
 // Moved reports whether only settlements of the instance have moved its lane from an epoch that it
-// knows to the present one. settled is the epoch of the lane's last settlement in the table, which may
-// have no answer yet.
-func (s *Views) Moved(boot string, lane store.Lane, known, epoch, settled int64) bool {
+// knows to the present one. settled says that a settlement made the present epoch, which may have no answer yet.
+func (s *Views) Moved(boot string, lane store.Lane, known, epoch int64, settled bool) bool {
 	if known == epoch {
 		return true
 	}
 	s.mu.Lock()
 	c := s.own[lane]
 	s.mu.Unlock()
-	return settled == epoch-1 && (known == settled || c.boot == boot && c.first <= known && known < epoch && c.next >= settled)
+	return settled && (known == epoch-1 || c.boot == boot && c.first <= known && known < epoch && c.next >= epoch-1)
 }
 
 // Grant reads the views that the caller lacks, in portions; the server ends a statement that takes too long. Lanes

@@ -9,25 +9,25 @@ func TestOnlyOwnSettlementsKeepALaneKnown(t *testing.T) {
 		s.Settled("a", 1, epoch)
 	}
 	for _, c := range []struct {
-		boot                  string
-		known, epoch, settled int64
-		want                  bool
+		boot          string
+		known, epoch  int64
+		settled, want bool
 	}{
-		{"a", 8, 8, 5, true},    // nothing has moved it
-		{"a", 9, 10, 9, true},   // a settlement
-		{"a", 10, 11, 10, true}, // a settlement without an answer
-		{"a", 9, 11, 10, true},  // both
-		{"a", 9, 11, 9, false},  // a settlement, and it was taken
-		{"a", 7, 10, 9, false},  // it was taken in between
-		{"a", 9, 12, 11, false}, // more than this store has settled
-		{"b", 9, 11, 10, false}, // another instance
-		{"a", 11, 10, 9, false}, // an epoch that never was
+		{"a", 8, 8, false, true},   // nothing has moved it
+		{"a", 9, 10, true, true},   // a settlement
+		{"a", 10, 11, true, true},  // a settlement without an answer
+		{"a", 9, 11, true, true},   // both
+		{"a", 9, 11, false, false}, // a settlement, and it was taken
+		{"a", 7, 10, true, false},  // it was taken in between
+		{"a", 9, 12, true, false},  // more than this store has settled
+		{"b", 9, 11, true, false},  // another instance
+		{"a", 11, 10, true, false}, // an epoch that never was
 	} {
 		if got := s.Moved(c.boot, 1, c.known, c.epoch, c.settled); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
-	if s.Forget(); s.Moved("a", 1, 9, 11, 10) {
+	if s.Forget(); s.Moved("a", 1, 9, 11, true) {
 		t.Error("the lane is known in another database")
 	}
 }
