@@ -65,8 +65,8 @@ func (r *Relay) Stats() Stats { return r.rec.stats() }
 // Health returns the state for liveness and readiness probes. It is safe for concurrent use.
 func (r *Relay) Health() Health { return r.rec.health() }
 
-// newBootID returns the identity of one Run. rand.Text cannot fail.
-func newBootID() string { return rand.Text() }
+// newBootID returns the identity of one Run: 65 random bits. Stores write it with each settlement. rand.Text cannot fail.
+func newBootID() string { return rand.Text()[:13] }
 
 // seed returns a random seed for the jitter.
 func seed() uint64 {

@@ -54,7 +54,7 @@ type Config struct {
 	Rate float64
 
 	PollMin, PollMax         time.Duration // 0: 3 ms, 40 ms
-	SettleAfter, SettleAtMax time.Duration // 0: 100 ms, 1 s
+	SettleAfter, SettleAtMax time.Duration // 0: 200 ms, 1 s
 
 	Retry      Backoff
 	OutageBase time.Duration                   // first pause of an outage; 0: 100 ms, doubled, full jitter
@@ -93,7 +93,7 @@ func (c Config) WithDefaults() Config {
 	c.ParkedKeys = or(c.ParkedKeys, 1000)
 	c.PollMax = or(c.PollMax, 40*time.Millisecond)
 	c.PollMin = min(or(c.PollMin, 3*time.Millisecond), c.PollMax)
-	c.SettleAfter = or(c.SettleAfter, 100*time.Millisecond)
+	c.SettleAfter = or(c.SettleAfter, 200*time.Millisecond)
 	c.SettleAtMax = max(or(c.SettleAtMax, time.Second), c.SettleAfter)
 	c.Retry.Base = or(c.Retry.Base, time.Second)
 	c.Retry.Max = max(or(c.Retry.Max, 5*time.Minute), c.Retry.Base)
