@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -98,42 +99,51 @@ func (s *Store) explore(ctx context.Context, q db.Querier, tracker *holes.Tracke
 func (s *Store) elapsed() time.Duration { return time.Since(s.born) }
 
 // list returns the numbers above the tip, ascending, and asserts that the database is the
-// one leased. With a span it reads its rows too.
+// one leased. With a span it reads its rows too. These are two statements in one packet: a union would copy each value
+// once more. The assertion is the later one, so that it holds for the rows.
 func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, here string, v *sight) (seqs []int64, err error) {
-	most, rest, scanner := mostListed, "", records.NewScanner(3)
-	part := fmt.Sprintf(`SELECT seq, '', 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > %d ORDER BY seq LIMIT %d`, tip, mostListed)
+	most, scanner := mostListed, records.NewScanner(1)
+	query := fmt.Sprintf(`SELECT seq FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq > %d ORDER BY seq LIMIT %d`, tip, mostListed)
 	if v.span.Rows > 0 {
-		most, rest, scanner = v.span.Rows, records.None, records.NewScanner(records.All)
-		part = v.span.Query(tip)
+		most, scanner = v.span.Rows, records.NewScanner(records.All)
+		query = v.span.Query(tip)
 	}
-	rows, err := q.QueryContext(ctx, `SELECT 0, `+here+`, `+db.Now+rest+` FROM postrider_info
-		UNION ALL (SELECT -1, id, 0`+rest+` FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)
-		UNION ALL (`+part+`)`, s.eye.seen.seq)
+	rows, err := q.QueryContext(ctx, query+`; SELECT 0, `+here+`, `+db.Now+` FROM postrider_info
+		UNION ALL (SELECT -1, id, 0 FROM postrider_outbox FORCE INDEX (PRIMARY) WHERE seq = ?)`, s.eye.seen.seq)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	again, n := false, 0
-	for rows.Next() {
+	n := 0
+	for ; rows.Next(); n++ {
 		r, err := scanner.Scan(rows)
 		if err != nil {
 			return nil, err
 		}
-		switch found := r.Message.ID; {
-		case r.Meta.Seq > 0:
-			if n++; r.Meta.Seq > tip {
-				seqs = append(seqs, r.Meta.Seq)
-			}
-			if v.last = max(v.last, r.Meta.Seq); v.span.Has(r.Lane) {
-				v.rows = append(v.rows, r)
-			}
-		case r.Meta.Seq < 0:
-			again = again || found != s.eye.seen.id
-		default:
-			v.now, v.history = r.Message.Time.UnixMicro(), db.History(found)
-			if err := same(identity, found); err != nil {
-				return nil, err
-			}
+		if r.Meta.Seq > tip {
+			seqs = append(seqs, r.Meta.Seq)
+		}
+		if v.last = max(v.last, r.Meta.Seq); v.span.Has(r.Lane) {
+			v.rows = append(v.rows, r)
+		}
+	}
+	v.full = n == most
+	if !rows.NextResultSet() {
+		return nil, cmp.Or(rows.Err(), errors.New("the server did not report its identity"))
+	}
+	again := false
+	for scanner = records.NewScanner(3); rows.Next(); {
+		r, err := scanner.Scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		if r.Meta.Seq < 0 {
+			again = again || r.Message.ID != s.eye.seen.id
+			continue
+		}
+		v.now, v.history = r.Message.Time.UnixMicro(), db.History(r.Message.ID)
+		if err := same(identity, r.Message.ID); err != nil {
+			return nil, err
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
@@ -142,8 +152,6 @@ func (s *Store) list(ctx context.Context, q db.Querier, tip int64, identity, her
 	if again { // another row has a number that was read
 		return nil, s.refuseReset(ctx, q, s.eye.seen.seq)
 	}
-	slices.Sort(seqs) // a union promises no order
-	v.full = n == most
 	return seqs, nil
 }
 

@@ -29,11 +29,8 @@ func Columns(whole string) string {
 		"IF(" + whole + ", headers, NULL), IF(" + whole + ", payload, NULL)"
 }
 
-// All is how many columns there are, and None is the text behind the first three in a row that is no record.
-const (
-	All  = 14
-	None = ", 0, 0, '', '', '', '', 0, 0, NULL, NULL, NULL"
-)
+// All is how many columns there are.
+const All = 14
 
 // Scanner scans rows of Columns. It is not safe for concurrent use.
 type Scanner struct {
@@ -42,6 +39,7 @@ type Scanner struct {
 
 	into  []any
 	chunk []Record  // that the next ones are made of
+	names []byte    // id and key of a row
 	known [3]string // topic, type and content type of the row before: most rows have the same
 }
 
@@ -84,7 +82,8 @@ func (s *Scanner) Scan(rows *sql.Rows) (*Record, error) {
 	}
 	r.Lane, r.Size, m.SchemaVersion = store.Lane(lane), int(size), int32(schema) //nolint:gosec // INT columns
 	m.Time, m.NotBefore = db.Moment(created), db.Moment(notBefore)
-	names := string(append(s.id[:len(s.id):len(s.id)], s.key...))
+	s.names = append(append(s.names[:0], s.id...), s.key...)
+	names := string(s.names)
 	m.ID, m.Key = names[:len(s.id)], names[len(s.id):]
 	m.Topic, m.Type, m.ContentType = s.name(0, s.topic), s.name(1, s.kind), s.name(2, s.contentType)
 	if !r.Whole {
