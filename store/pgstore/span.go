@@ -21,24 +21,26 @@ const (
 	spanLanes = 8    // least lanes of a span
 	spanRows  = 1024 // least rows of a span
 	spanRest  = 16   // reads with pages after a span that fetched many rows in vain, or few at all
+	spanWait  = 4    // most reads that leave a lane out which stands ahead of the others
 	// spanShare is the least assumed part of a span's numbers that have rows of its lanes.
 	spanShare = 1.0 / 16
 )
 
 // pace is what the reads of the log have shown so far.
 type pace struct {
-	least  int                 // rows of a span: spanRows
-	pause  int                 // of spans, in reads: spanRest
-	behind bool                // the last read left rows in most of its lanes
-	apart  map[store.Lane]bool // lanes that stand elsewhere, left out by a span and not read since
-	rest   int                 // reads with pages before the next span
-	spans  int                 // so far
-	share  float64             // part of the last span's numbers that had rows of its lanes
+	least  int                // rows of a span: spanRows
+	pause  int                // of spans, in reads: spanRest
+	behind bool               // the last read left rows in most of its lanes
+	apart  map[store.Lane]int // lanes that stand elsewhere: how many reads left each out
+	rest   int                // reads with pages before the next span
+	spans  int                // so far
+	share  float64            // part of the last span's numbers that had rows of one of its lanes, on average
 }
 
-// inStep returns the lanes to read now, with a span if most of them stand close together. A
-// lane that stands elsewhere is left out by one span at most: then the read is of such lanes.
-// Reads of different lanes take turns, so each lane's own turn is noted.
+// inStep returns the lanes to read now, with a span if they stand close together. If most do,
+// the others are left out once, or a few times where this brings those behind up to them. If
+// not, half of the lanes are left out in the same way: those ahead. Reads of different lanes
+// take turns, so each lane's own turn is noted.
 func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
@@ -55,35 +57,38 @@ func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 		return lanes
 	}
 	if p.share == 0 {
-		p.share = float64(len(log)) / float64(r.store.opts.Lanes)
+		p.share = 1 / float64(r.store.opts.Lanes)
 	}
 	// A lane that a span cuts off holds the next span back: three quarters of its limit are
 	// the mean of 96 rows that chance seldom passes.
-	width := int64(float64(want) * 3 / 4 / min(max(p.share, spanShare), 1))
+	width := int64(float64(want) * 3 / 4 / min(max(p.share*float64(len(log)), spanShare), 1))
 	slices.SortFunc(log, func(a, b *laneRead) int { return cmp.Compare(a.cur.pos, b.cur.pos) })
-	first, n := densest(log, width/2)
+	first, n := densest(log, width)
 	if n < len(log)*3/4 {
-		return lanes
+		first, n = 0, (len(log)+1)/2 // those behind come up to the others
 	}
-	in := log[first : first+n]
-	others := slices.Concat(log[:first], log[first+n:])
-	if !slices.ContainsFunc(others, func(l *laneRead) bool { return p.apart[l.req.Lane] }) {
-		r.span = span{low: in[0].cur.pos, high: in[0].cur.pos + width}
+	in, others := log[first:first+n], slices.Concat(log[:first], log[first+n:])
+	if slices.ContainsFunc(others, func(l *laneRead) bool {
+		waited := p.apart[l.req.Lane]
+		return waited >= spanWait || waited > 0 && l.cur.pos < in[0].cur.pos
+	}) {
+		in, others = others, in
+	}
+	if low := in[0].cur.pos; len(in) >= spanLanes && in[len(in)-1].cur.pos-low <= width {
+		r.span = span{low: low, high: low + width}
 	}
 	if p.apart == nil {
-		p.apart = make(map[store.Lane]bool)
+		p.apart = make(map[store.Lane]int)
 	}
-	for _, l := range log {
+	for _, l := range in {
 		delete(p.apart, l.req.Lane)
 	}
-	if r.span != (span{}) {
-		for _, l := range others {
-			p.apart[l.req.Lane] = true
-		}
+	for _, l := range others {
+		p.apart[l.req.Lane]++
 	}
 	kept := lanes[:0]
 	for _, l := range lanes {
-		if len(l.cur.draining) == 0 && slices.Contains(in, l) != (r.span != span{}) {
+		if slices.Contains(others, l) {
 			r.room.left = append(r.room.left, store.Batch{Lane: l.req.Lane, Position: l.req.After, More: true})
 			continue
 		}
@@ -119,7 +124,7 @@ func spanLimit(lanes []*laneRead) int {
 // spanRows reads the header row and the records, in the order in which they lie.
 func (r *reader) spanRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 	var rec record
-	n, old, bytes, first := 0, 0, 0, r.guess.bytes/len(lanes)
+	n, old, bytes := 0, 0, 0
 	most := cmp.Or(r.within, defaultBatchBytes)
 	for rr.NextRow() {
 		v := rr.Values()
@@ -146,7 +151,7 @@ func (r *reader) spanRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 			l.lost = min(cmp.Or(l.lost, math.MaxInt64), seq)
 			continue
 		case l.page.msgs == nil:
-			l.arena.first = first
+			l.arena.step = arenaStep
 			l.page.grow(l.limit)
 		}
 		if err := l.arena.decode(v, &rec); err != nil {
@@ -203,8 +208,8 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	if !whole || lost || used < (found-old)*3/4 || !end && share < spanShare {
 		p.rest = p.pause
 	}
-	if !end && share >= spanShare {
-		p.share = share
+	if whole && !end && share >= spanShare {
+		p.share = share / float64(len(lanes))
 	}
 }
 

@@ -131,6 +131,56 @@ func TestSpansLeaveNoLaneBehind(t *testing.T) {
 	})
 }
 
+// TestSpansComeBackInStep: lanes that were read alone for a while are read with the others again
+// soon, and what reads of few lanes found does not make the range of many too wide.
+func TestSpansComeBackInStep(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 32)
+		o := d.owner("a")
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, 40000) g`)
+		reads := o.reads()
+		for i := range reads {
+			reads[i].MaxRecords = 40
+		}
+		read := func(some []store.LaneRead) (lanes, found int) {
+			o.store.PreferSpan()
+			batches, err := o.store.Read(t.Context(), some)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range batches {
+				readOf(some, b.Lane).After = b.Position
+				lanes, found = lanes+min(len(b.Messages), 1), found+len(b.Messages)
+			}
+			return lanes, found
+		}
+		read(reads)
+		for range 5 {
+			read(reads[:8])
+		}
+		if _, found := read(reads[8:]); found < 24*20 {
+			t.Errorf("%d messages of 24 lanes after ranges of 8", found)
+		}
+		for i := range 8 { // a spread without a middle
+			for range i {
+				read(reads[4*i:][:4])
+			}
+		}
+		for range 30 {
+			read(reads)
+		}
+		spans := o.store.Spans()
+		for range 5 {
+			if lanes, _ := read(reads); lanes < 32 {
+				t.Errorf("%d of 32 lanes were read", lanes)
+			}
+		}
+		if n := o.store.Spans() - spans; n < 5 {
+			t.Errorf("%d of 5 reads used a span", n)
+		}
+	})
+}
+
 // TestSpansPassAGapOfNumbers: a roll of partitions leaves a gap of a hundred thousand million
 // numbers, and a backlog that reaches across it is read with a page, not span by span.
 //
