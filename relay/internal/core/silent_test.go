@@ -103,6 +103,7 @@ type silentWorld struct {
 }
 
 func newSilentWorld(t *testing.T, cfg port.Config) *silentWorld {
+	t.Helper()
 	r := newRig(t, cfg)
 	w := &silentWorld{t: t, r: r, start: r.now, committed: map[string]time.Duration{}, alone: map[string]int{}}
 	w.db = memstore.New(&memstore.Options{Lanes: 1, Now: w.clock})
