@@ -83,13 +83,14 @@ func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here strin
 
 // fence moves the lanes that are the caller's, at the epoch that he knows, and no others.
 // It takes several statements where the lanes are many or their positions long. A lane is few
-// bytes in its text, which MariaDB writes to the binlog beside the rows.
+// bytes in its text, which MariaDB writes to the binlog beside the rows. STRAIGHT_JOIN finds the
+// lanes by the primary key: a scan would lock those of others, and the gap where a new pipe stands.
 func (s *Store) fence(identity, here string, call, mark int64, ordered []store.Settlement) (all []db.Statement, err error) {
 	var lanes []string
 	size := 0
 	end := func(boot string) {
-		query := `UPDATE postrider_progress p JOIN JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', delivered BIGINT PATH '$[2]',
-		pos BIGINT PATH '$[3]', holes LONGTEXT PATH '$[4]')) AS x ON p.lane = x.lane
+		query := `UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', delivered BIGINT PATH '$[2]',
+		pos BIGINT PATH '$[3]', holes LONGTEXT PATH '$[4]')) AS x STRAIGHT_JOIN postrider_progress p ON p.lane = x.lane
 		SET p.epoch = p.epoch + 1, p.holes = IF(x.pos IS NULL, p.holes, x.holes), p.pos = COALESCE(x.pos, p.pos), p.delivered = p.delivered + x.delivered,
 		p.settled_at = ` + db.Now + `, p.settled_mark = ?, p.settled_call = ?
 		WHERE p.pipe = ? AND p.owner = ? AND p.epoch = x.epoch`
