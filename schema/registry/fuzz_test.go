@@ -47,7 +47,7 @@ func FuzzProtobuf(f *testing.F) {
 	})
 }
 
-// Brackets in comments and texts of a schema are none, however many there are.
+// The depth of a schema counts no brackets in its comments and strings.
 func TestBracketsInComments(t *testing.T) {
 	text := "syntax = \"proto3\";\n" + strings.Repeat("// at most < 100 (\n", 200) + `message A { string a = 1 [json_name = "` + strings.Repeat("{", 200) + `"]; } message B {}`
 	all, top, err := registry.IndexesOf(text)

@@ -49,7 +49,7 @@ func (s *Store) Settle(ctx context.Context, settlements []store.Settlement) (los
 }
 
 func (s *Store) settle(ctx context.Context, conn *sql.Conn, identity, here string, ordered []store.Settlement) ([]store.Lane, error) {
-	// What a call does beside the positions it does to the lanes that carry its number, which is never 0.
+	// Records and requests change only in lanes whose row has the number of this call. It is never 0.
 	call := 1 + rand.Int64N(math.MaxInt32)
 	mark := markOf(ordered)
 	fence, err := s.fence(identity, here, call, mark, ordered)

@@ -37,7 +37,7 @@ func TestNumbersThatBeginAgain(t *testing.T) {
 		t.Errorf("identity %s, lanes %v", other.g.Identity, other.g.Lanes)
 	}
 	if _, err := o.s.Settle(t.Context(), []store.Settlement{old}); !errors.Is(err, store.ErrIdentity) {
-		t.Errorf("what is in the hands of a relay is settled: %v", err)
+		t.Errorf("a settlement of messages that were read before is accepted: %v", err)
 	}
 	o.lease()
 	want(t, "set aside", o.due(), "2 retry 0")

@@ -22,7 +22,8 @@ func (l *lane) singly() bool {
 }
 
 // unknownRound counts a round that ended with unknown fates, and turns to
-// sending singly after some. What was sent alone holds its destination, which is pause enough.
+// sending singly after some. A message that was sent alone holds its destination, and its lane
+// needs no pause.
 func (e *Engine) unknownRound(r *round) {
 	l, b := r.c.lane, r.c.b
 	if r.c.lone {

@@ -95,7 +95,7 @@ func (e *Engine) scope(name string) *scope {
 // begun before it was tripped last tell nothing new.
 func (e *Engine) trip(s *scope, c *call, err *broker.Error) {
 	s.silent = false
-	if e.hold(s, c) && s.name == "" { // what came meanwhile may show that the sink works
+	if e.hold(s, c) && s.name == "" { // an answer that came meanwhile may show that the sink works
 		for _, l := range e.held {
 			l.idle = false
 		}

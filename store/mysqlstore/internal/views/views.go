@@ -51,7 +51,7 @@ func (s *Views) Settled(boot string, lane store.Lane, epoch int64) {
 }
 
 // Moved reports whether only settlements of the instance have moved its lane from an epoch that it
-// knows to the present one. settled says that a settlement made the present epoch, which may have no answer yet.
+// knows to the present one. settled reports that the present epoch is of a settlement, whose answer may still be on its way.
 func (s *Views) Moved(boot string, lane store.Lane, known, epoch int64, settled bool) bool {
 	if known == epoch {
 		return true
