@@ -104,9 +104,12 @@ func timesOut(t *testing.T, addr string) *late {
 	_, l.sink = txSink(t, addr, l.topic, time.Second, through, kgo.WithHooks(cut))
 	within(t, time.Minute, "the first transaction", func() bool { return l.sink.Deliver(t.Context(), broker.Batch{Messages: group(l.topic, 1, 20)}) == nil })
 	cut.armed.Store(true)
-	if errs := l.sink.Deliver(t.Context(), broker.Batch{Messages: group(l.topic, 2, 20)}); errs == nil {
-		t.Fatal("acknowledged without an answer")
-	}
+	within(t, time.Minute, "the broker answers a produce request of the second transaction", func() bool { // a slow broker has not opened it within the sink's timeout
+		if errs := l.sink.Deliver(t.Context(), broker.Batch{Messages: group(l.topic, 2, 20)}); errs == nil {
+			t.Fatal("acknowledged without an answer")
+		}
+		return !cut.armed.Load()
+	})
 	admin := direct(t, addr)
 	within(t, 2*time.Minute, "the broker ends the transaction", func() bool {
 		return transactionState(t, admin, l.topic).State == "CompleteAbort"
@@ -116,7 +119,7 @@ func timesOut(t *testing.T, addr string) *late {
 
 func (l *late) goesOn() {
 	l.proxy.Restore()
-	within(l.T, time.Minute, "the sink continues", func() bool {
+	within(l.T, 2*time.Minute, "the sink continues", func() bool {
 		errs := l.sink.Deliver(l.Context(), broker.Batch{Messages: group(l.topic, 3, 20)})
 		if errs != nil && strings.Contains(errs[0].Error(), "taken the transactional id over") {
 			l.Fatal(errs[0])
