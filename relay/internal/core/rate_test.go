@@ -30,37 +30,12 @@ func testRate(t *testing.T, outage bool) {
 			r.e.scope("nowhere").open = true
 		}
 		sent, turns := 0, map[store.Lane]int{}
-		answer := func() {
-			for moved := true; moved; {
-				moved = false
-				if rd, ok := maybe[port.Read](r); ok {
-					var found []store.Batch
-					for _, l := range rd.Reads {
-						if l.Parked {
-							continue
-						}
-						r.seq++
-						b := r.batch(l.Lane, string(l.After)+"+", keys(l.MaxRecords)...)
-						b.More = true
-						found = append(found, b)
-					}
-					r.step(port.ReadDone{ID: rd.ID, Batches: found})
-					moved = true
-				}
-				if d, ok := maybe[port.Deliver](r); ok {
-					sent += len(d.Msgs)
-					turns[d.Lane] += len(d.Msgs)
-					r.step(port.Delivered{ID: d.ID})
-					moved = true
-				}
-				if s, ok := maybe[port.Settle](r); ok {
-					r.step(port.Settled{ID: s.ID})
-					moved = true
-				}
-			}
+		count := func(d port.Deliver) {
+			sent += len(d.Msgs)
+			turns[d.Lane] += len(d.Msgs)
 		}
 		for range seconds * 100 {
-			answer()
+			r.serveFull(count, func(port.Settle) {})
 			r.pass(10 * time.Millisecond)
 		}
 		most := rate*seconds + max(rate/10, 1)
@@ -70,6 +45,63 @@ func testRate(t *testing.T, outage bool) {
 		if least := slices.Min([]int{turns[0], turns[1], turns[2], turns[3]}); least < sent/(2*n) {
 			t.Errorf("rate %g: the lanes sent %v", rate, turns)
 		}
+	}
+}
+
+// serveFull answers until nothing is asked for: lanes are never read to their end.
+func (r *rig) serveFull(sent func(port.Deliver), settled func(port.Settle)) {
+	r.t.Helper()
+	for moved := true; moved; {
+		moved = false
+		if rd, ok := maybe[port.Read](r); ok {
+			var found []store.Batch
+			for _, l := range rd.Reads {
+				if l.Parked {
+					found = append(found, store.Batch{Lane: l.Lane})
+					continue
+				}
+				r.seq++
+				b := r.batch(l.Lane, string(l.After)+"+", keys(l.MaxRecords)...)
+				b.More = true
+				found = append(found, b)
+			}
+			r.step(port.ReadDone{ID: rd.ID, Batches: found})
+			moved = true
+		}
+		if d, ok := maybe[port.Deliver](r); ok {
+			sent(d)
+			r.step(port.Delivered{ID: d.ID})
+			moved = true
+		}
+		if s, ok := maybe[port.Settle](r); ok {
+			settled(s)
+			r.step(port.Settled{ID: s.ID})
+			moved = true
+		}
+	}
+}
+
+// Under a low rate an act of a person does not wait until a window was sent.
+//
+// Promises: S
+func TestActsUnderARate(t *testing.T) {
+	const n, turn = 16, 4 * time.Second
+	r := newRig(t, port.Config{Rate: n / turn.Seconds()})
+	r.lead(n)
+	l, executed := r.e.lanes[3], false
+	serve := func(d time.Duration) {
+		for end := r.now + d; r.now < end && !executed; r.pass(10 * time.Millisecond) {
+			r.serveFull(func(port.Deliver) {}, func(s port.Settle) {
+				for _, x := range s.Settlements {
+					executed = executed || slices.Contains(x.Requests, 7)
+				}
+			})
+		}
+	}
+	serve(time.Minute)
+	r.requests = []store.Request{{ID: 7, Lane: l.id, Act: store.Act{Kind: store.ActPause}}}
+	if serve(4 * turn); !executed {
+		t.Errorf("an act was not executed within four turns of its lane, which holds %d messages", l.msgs)
 	}
 }
 

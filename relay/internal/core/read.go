@@ -27,7 +27,7 @@ func (e *Engine) room(l *lane) int {
 		page = max(min(page, e.cfg.MaxMessages/(4*n)), 1)
 	}
 	page = e.rate.Page(page)
-	n := min(page, e.cfg.Window-l.msgs-l.ahead.Sent())
+	n := min(page, e.rate.Window(e.cfg.Window, page, len(e.held))-l.msgs-l.ahead.Sent())
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
 	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
 		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.aheadBytes(l) {

@@ -22,8 +22,9 @@ type rig struct {
 	facts []port.Fact
 	seq   int64
 
-	others int // instances that want lanes too
-	kept   store.Batch
+	others   int             // instances that want lanes too
+	requests []store.Request // of people, which a heartbeat brings
+	kept     store.Batch
 }
 
 func newRig(tb testing.TB, cfg port.Config) *rig {
@@ -50,7 +51,7 @@ func (r *rig) pass(d time.Duration) {
 		r.now += min(10*time.Millisecond, end-r.now)
 		r.step(port.Tick{})
 		if l, ok := maybe[port.Lease](r); ok && !l.Req.Leave {
-			r.step(port.Leased{ID: l.ID, Grant: r.grant()})
+			r.step(port.Leased{ID: l.ID, Grant: r.grant(r.requests...)})
 		} else if ok {
 			r.acts = append(r.acts, l)
 		}

@@ -46,3 +46,12 @@ func (l *Limit) Page(page int) int {
 	}
 	return page
 }
+
+// Window bounds what one of several lanes holds to two pages, or to its share of ten
+// seconds: an act of a person, and a parked record that is due, wait until the lane has sent it.
+func (l *Limit) Window(window, page, lanes int) int {
+	if l.PerSecond == 0 {
+		return window
+	}
+	return int(min(float64(window), max(float64(2*page), 10*l.PerSecond/float64(lanes))))
+}
