@@ -272,6 +272,9 @@ func TestBooksOfALaneThatIsBehind(t *testing.T) {
 		if i < 0 || b.Lanes[i].Pending != 20000 || b.Lanes[i].Committed != 25000 {
 			t.Fatalf("books %+v", b.Lanes)
 		}
+		if l := d.look(o.store, ops.AuditRequest{MaxAge: time.Nanosecond}).Lanes[i]; l.Difference != 0 || l.Pending != 500 || !l.Behind {
+			t.Errorf("a repeated audit found %+v", l)
+		}
 		d.exec(`UPDATE box.progress SET delivered = delivered + 6000 WHERE lane = $1`, b.Lanes[i].Lane)
 		if l := laneOf(t, d.look(o.store, ops.AuditRequest{}), true); l.Difference != -1000 {
 			t.Errorf("found %+v", l)

@@ -190,6 +190,33 @@ func TestAStatusOfABacklogIsBounded(t *testing.T) {
 	}
 }
 
+// An audit that a relay repeats reads each new row once, and of a backlog a bounded number of
+// pending rows besides.
+//
+// Promises: Q
+func TestARepeatedAuditOfABacklogIsBounded(t *testing.T) {
+	const rows, pending = 30_000, 500
+	for what, req := range map[string]ops.AuditRequest{
+		"a repeated audit": {MaxAge: time.Nanosecond}, "the first count of a sweep": {Count: true},
+	} {
+		for _, version := range testserver.NewestPostgres() {
+			d := fresh(t, version, 2)
+			d.owner("a")
+			d.exec(`ALTER TABLE box.outbox SET (autovacuum_enabled = off)`)
+			c := d.counting()
+			s := pgstore.New(c.pool, &pgstore.Options{Schema: d.schema})
+			d.exec(`INSERT INTO box.outbox (topic) SELECT 't' FROM generate_series(1, $1::integer)`, rows)
+			c.reads(what, rows+2*pending, 0, func() error {
+				b, err := s.Office().Books.Audit(t.Context(), req)
+				if err == nil && b.Counted != rows {
+					t.Errorf("%s counted %d rows, want %d", what, b.Counted, rows)
+				}
+				return err
+			})
+		}
+	}
+}
+
 // Where none of the messages that are counted is due, or the pipe's, a message behind them is
 // taken for due: the lag is an upper bound, and marked as one.
 func TestLagBehindWhatIsCounted(t *testing.T) {

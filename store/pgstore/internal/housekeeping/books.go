@@ -22,6 +22,9 @@ const (
 	// pendingLimit is the number of pending rows that an audit counts per lane. Above it the
 	// lane is behind, and its book is closed again when the lane has caught up.
 	pendingLimit = 20_000
+	// repeatedLimit is that number for audits that a relay repeats: in a backlog each row that
+	// they count is in a block of its own.
+	repeatedLimit = 500
 	// explainLanes is the number of lanes for which an audit names candidates. Candidates are
 	// expensive, and if more lanes differ the cause is not one message.
 	explainLanes = 8
@@ -41,8 +44,11 @@ func (s *Retainer) Audit(ctx context.Context, req ops.AuditRequest) (ops.Books, 
 	}
 	a := &auditing{store: s, req: req, limit: pendingLimit}
 	a.req.Full = req.Full || req.Reopen // or missing rows could not be found later
-	if a.req.Full {
+	switch {
+	case a.req.Full:
 		a.limit = math.MaxInt64
+	case a.req.MaxAge > 0 || a.req.Count: // the first count opens the books
+		a.limit = repeatedLimit
 	}
 	err := s.LookingAnew(ctx, func(tx pgx.Tx) error {
 		a.tx = tx

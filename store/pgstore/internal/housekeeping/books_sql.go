@@ -50,7 +50,8 @@ func (st *retainTexts) bookLookSQL(q func(string) string) {
 	// at the last audit or began since, and are found by these, in the order in which they
 	// lie: lane by lane each of them would visit a block of its own. Without $7, an audit of an
 	// earlier release noted no transaction: new rows are found by number.
-	// OFFSET 0 keeps the planner from turning these index probes into a scan of the table.
+	// OFFSET 0 keeps the planner from turning these index probes into a scan of the table; f.pipe
+	// in one keeps it from reading the new rows where no pipe has a filter.
 	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted,
   p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL AS plain
  FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe),
@@ -59,7 +60,7 @@ since AS MATERIALIZED (SELECT lower(x)::text::xid8 AS lo, upper(x)::text::xid8 A
 sorted AS MATERIALIZED (SELECT f.pipe, o.lane, count(*) AS n FROM (SELECT DISTINCT pipe, topics, types, keys, wanted FROM cursors WHERE NOT plain) f
  CROSS JOIN since r
  CROSS JOIN LATERAL (SELECT * FROM {{schema}}.outbox o WHERE o.xid >= r.lo AND o.xid < r.hi
-  AND (r.late OR o.seq + 0 > $1::bigint) AND o.seq + 0 > $3::bigint OFFSET 0) o
+  AND (r.late OR o.seq + 0 > $1::bigint) AND o.seq + 0 > $3::bigint AND f.pipe IS NOT NULL OFFSET 0) o
  WHERE {{schema}}.passes(f.topics, f.types, f.keys, f.wanted, o.topic, o.type, o.key, o.headers) GROUP BY f.pipe, o.lane),
 fresh AS MATERIALIZED (SELECT o.lane, count(*) AS n, max(o.seq) AS top FROM since r
  CROSS JOIN LATERAL (SELECT o.lane, o.seq FROM {{schema}}.outbox o WHERE o.xid >= r.lo AND o.xid < r.hi
