@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -102,6 +103,71 @@ func TestActsUnderARate(t *testing.T) {
 	r.requests = []store.Request{{ID: 7, Lane: l.id, Act: store.Act{Kind: store.ActPause}}}
 	if serve(4 * turn); !executed {
 		t.Errorf("an act was not executed within four turns of its lane, which holds %d messages", l.msgs)
+	}
+}
+
+// One lane with messages has the whole rate, however many others the instance holds.
+//
+// Promises: S
+func TestRateOfOneLane(t *testing.T) {
+	const seconds = 40
+	for _, rate := range []float64{2, 5, 10, 50, 200} {
+		r := newRig(t, port.Config{Rate: rate})
+		r.lead(64)
+		for _, l := range r.e.held[1:] {
+			l.stopped = true
+		}
+		sent := 0
+		for range seconds * 100 {
+			r.serveFull(func(d port.Deliver) { sent += len(d.Msgs) }, func(port.Settle) {})
+			r.pass(10 * time.Millisecond)
+		}
+		if float64(sent) < 0.9*rate*seconds {
+			t.Errorf("rate %g: one lane of 64 sent %d messages in %d s, want about %g", rate, sent, seconds, rate*seconds)
+		}
+	}
+}
+
+// Under a rate the table is read of a lane that has sent much ahead of it.
+//
+// Promises: D, S
+func TestRateAheadOfTheTable(t *testing.T) {
+	const n = 800
+	r := aheadRig(t, port.Config{Rate: 50, Page: 8, Window: 1024})
+	all := r.batch(0, "", slices.Repeat([]string{"k"}, n)...)
+	log, table, sent, settled := 0, 0, 0, 0
+	cut := func(after store.Position, from, most int) (store.Batch, int) {
+		to := min(from+most, n)
+		return store.Batch{Position: after, Messages: all.Messages[from:to], Meta: all.Meta[from:to], More: to < n}, to
+	}
+	for range 25 * 100 {
+		for rd, ok := maybe[port.Read](r); ok; rd, ok = maybe[port.Read](r) {
+			var b store.Batch
+			if q := rd.Reads[0]; q.Ahead {
+				b, log = cut(q.After, log, q.MaxRecords)
+				b.Ahead = true
+			} else {
+				b, table = cut(store.Position(fmt.Sprint("p", r.now)), table, q.MaxRecords)
+				log = max(log, table)
+			}
+			r.step(port.ReadDone{ID: rd.ID, Batches: []store.Batch{b}})
+		}
+		if d, ok := maybe[port.Deliver](r); ok {
+			sent += len(d.Msgs)
+			r.step(port.Delivered{ID: d.ID})
+		}
+		if s, ok := maybe[port.Settle](r); ok {
+			settled += s.Settlements[0].Delivered
+			r.step(port.Settled{ID: s.ID})
+		}
+		if w, ok := maybe[port.Wait](r); ok {
+			r.step(port.Woke{ID: w.ID})
+		}
+		r.untimed()
+		r.pass(10 * time.Millisecond)
+	}
+	if sent != n || settled != n {
+		t.Errorf("%d messages: %d were sent and %d settled, %d ahead of the table", n, sent, settled, r.e.held[0].ahead.Sent())
 	}
 }
 

@@ -20,14 +20,20 @@ type readOp struct {
 	history uint64
 }
 
-// room is how many more messages the lane may take, 0 when a read is not worth it.
-func (e *Engine) room(l *lane) int {
-	page := e.cfg.Page
+// limits are how many messages a read brings of a lane, and how many the lane may hold.
+func (e *Engine) limits() (page, window int) {
+	page = e.cfg.Page
 	if n := len(e.held); n > 0 { // four pages each: two that are settled and read anew, two to deliver meanwhile
 		page = max(min(page, e.cfg.MaxMessages/(4*n)), 1)
 	}
 	page = e.rate.Page(page)
-	n := min(page, e.rate.Window(e.cfg.Window, page, len(e.held))-l.msgs-l.ahead.Sent())
+	return page, e.rate.Window(e.cfg.Window, page, len(e.held))
+}
+
+// room is how many more messages the lane may take, 0 when a read is not worth it.
+func (e *Engine) room(l *lane) int {
+	page, window := e.limits()
+	n := min(page, window-l.msgs, e.cfg.Window-l.msgs-l.ahead.Sent()) // what was sent ahead waits for no rate
 	total := e.cfg.MaxMessages - e.msgs - e.reserved
 	if l.msgs > 0 { // reading ahead never takes the last room of other lanes
 		if n < page || total < page || e.bytes+e.reserved*e.avgSize >= e.aheadBytes(l) {

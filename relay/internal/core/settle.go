@@ -95,8 +95,9 @@ func (e *Engine) settleDelay(done, dirty int) time.Duration {
 
 // urgent reports whether something waits for the lane's settlement.
 func (e *Engine) urgent(l *lane) bool {
+	_, window := e.limits()
 	return e.draining || e.paused || l.releasing || e.wantsParked(l) || l.queue[0].parked || l.queue[0].aside || l.narrow > 0 || len(l.queue[0].requests) > 0 ||
-		l.doneMsgs >= e.cfg.Window/2 || l.doneBytes >= e.cfg.WindowBytes/2
+		l.doneMsgs >= window/2 || l.doneBytes >= e.cfg.WindowBytes/2
 }
 
 func (e *Engine) settlement(l *lane) store.Settlement {
