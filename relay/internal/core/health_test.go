@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -279,4 +280,24 @@ func TestAStoreThatIsBackIsReadAtOnce(t *testing.T) {
 	none[port.Read](r)
 	r.step(port.Leased{ID: take[port.Lease](r).ID, Grant: r.grant()})
 	take[port.Read](r)
+}
+
+// An act of a person does not wait for what is due where that cannot be read: the act may remove it.
+//
+// Promises: C, S
+func TestActsDoNotWaitForAReadThatFails(t *testing.T) {
+	r := newRig(t, port.Config{})
+	r.leadWith(lanes(1, store.ParkedView{HasDue: true, Records: 1}))
+	r.requests = []store.Request{{ID: 7, Act: store.Act{Kind: store.ActDiscard, Seq: 1}}}
+	for end := r.now + time.Minute; r.now < end; r.pass(10 * time.Millisecond) {
+		r.untimed()
+		if rd, ok := maybe[port.Read](r); ok {
+			r.step(port.ReadDone{ID: rd.ID, Err: errTest})
+		}
+		if s, ok := maybe[port.Settle](r); ok {
+			wantEqual(t, "requests", fmt.Sprint(s.Settlements[0].Requests), "[7]")
+			return
+		}
+	}
+	t.Error("the act was not executed within a minute of failing reads")
 }

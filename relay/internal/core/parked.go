@@ -117,10 +117,10 @@ func (e *Engine) obey(l *lane, paused bool) {
 
 // dueFirst reports whether the lane's requests wait for what is due of it. The pages
 // of an order over many records would set more aside than is sent meanwhile, and
-// every look at the lane cost more. After some turns, or while nothing can be sent,
-// it is the requests' turn: one of them may be what ends the trouble.
+// every look at the lane cost more. After some turns, or while nothing can be read or
+// sent, it is the requests' turn: one of them may be what ends the trouble.
 func (e *Engine) dueFirst(l *lane) bool {
-	return l.hasDue && e.now >= l.due && l.waits < actTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld()
+	return l.hasDue && e.now >= l.due && l.waits < actTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld() && e.parked.hold.failures == 0
 }
 
 // planRequests turns acts of people into a settlement of their own once the
