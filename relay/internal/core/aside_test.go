@@ -293,6 +293,35 @@ func TestAHandOverDoesNotWaitForAMessageThatLooksLikeAnOutage(t *testing.T) {
 	}
 }
 
+// A lane that another relay is due to get does not keep the messages behind its first batch, of which
+// a part is done and the rest waits for a destination that many other lanes try in turn.
+//
+// Promises: S
+func TestAHandOverDoesNotWaitForADestinationThatIsDown(t *testing.T) {
+	const lanes = 64
+	begun := ""
+	s := newStage(t, port.Config{}, lanes, func(m *postrider.Message, together int) error {
+		if m.ID == begun {
+			return nil
+		}
+		return down(m, together)
+	})
+	last := store.Lane(lanes - 1)
+	for lane := range last {
+		s.comes(20*time.Millisecond, lane, "a@down")
+	}
+	begun = s.comes(0, last, "a@down", "b@down", "c@down")[0]
+	s.e.cfg.MaxLanes = lanes - 1
+	s.until(20*time.Second, func() bool { return false })
+	if s.acked[begun] == 0 {
+		t.Fatal("the batch is not begun")
+	}
+	rare := s.comes(s.now-s.began, last, "x@other")[0]
+	if !s.until(time.Minute, func() bool { return s.acked[rare] > 0 || s.e.lanes[last] == nil }) {
+		t.Error("after a minute the lane is neither handed over nor read")
+	}
+}
+
 // An outage of everybody sets nothing aside and uses up no attempt, however long it
 // lasts and however much there is, and everything is sent when it ends.
 //

@@ -255,11 +255,11 @@ func (e *Engine) mayDivert(l *lane, key string, s *scope) bool {
 	return len(l.captured) < e.cfg.ParkedKeys || l.captured.Has(key)
 }
 
-// fills reports whether the lane can read no further, or what is due cannot be read, because of
-// messages of a destination that has been held for long. A window of them makes way although
-// nothing shows that others work: only what stands behind can.
+// fills reports whether the lane can read no further, or what is due cannot be read, or the lane not
+// handed over, because of messages of a destination that has been held for long. A window of them
+// makes way although nothing shows that others work: only what stands behind can.
 func (e *Engine) fills(l *lane, s *scope) bool {
-	return (e.room(l) == 0 || e.wantsParked(l)) && e.now >= s.since+blindAfter && l.records < e.cfg.Window
+	return (e.room(l) == 0 || l.releasing || e.wantsParked(l)) && e.now >= s.since+blindAfter && l.records < e.cfg.Window
 }
 
 func (e *Engine) divertNow(l *lane, b *batch, i int, s *scope, err *broker.Error) {
