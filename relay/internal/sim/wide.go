@@ -44,7 +44,7 @@ func (x *wide) String() string {
 		x.Topics, x.Places, x.Hooks, x.Faults, x.OutageMax, x.Size, x.Bytes, x.Messages, x.Batch, x.Rate, x.Own, x.Odd, x.Delays)
 }
 
-// makeWide draws a wide world.
+// makeWide draws a wide world. In one of eight nodes read the log, in half of these with a rate.
 func makeWide(seed uint64) plan {
 	rng := rand.New(rand.NewPCG(seed, 0x77696465))
 	x := &wide{
@@ -88,7 +88,13 @@ func makeWide(seed uint64) plan {
 	d.people()
 	d.settings()
 	slices.SortStableFunc(d.p.Ops, func(a, b op) int { return int(a.At - b.At) })
-	return d.p
+	if seed%8 != 4 {
+		return d.p
+	}
+	if x.Rate == 0 && seed%16 == 4 { // a rate bounds how far ahead a lane is read
+		x.Rate = 5 + int(seed/16%40)
+	}
+	return d.p.goesAhead()
 }
 
 // traffic draws transactions at a pace: many, or so few that nothing of one destination
