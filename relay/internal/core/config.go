@@ -15,7 +15,7 @@ const (
 	parkedTurns    = 1               // parked cycles in a row before a normal batch gets its turn
 	actTurns       = 8               // parked cycles before acts of people get theirs
 	viewAge        = 2 * time.Minute // after which a lane's whole view is read again
-	unknownRounds  = 3               // rounds in which everything unresolved is sent together
+	unknownRounds  = 3               // rounds in which everything unresolved is sent together, or parked reads fail
 	leftovers      = 16              // messages of unknown fate that may step aside from a batch
 	outageProofs   = 3               // outages of one message among acknowledged others that make an attempt
 	asideMost      = 8               // messages that may step aside in an outage with no acknowledgement

@@ -120,7 +120,7 @@ func (e *Engine) obey(l *lane, paused bool) {
 // every look at the lane cost more. After some turns, or while nothing can be read or
 // sent, it is the requests' turn: one of them may be what ends the trouble.
 func (e *Engine) dueFirst(l *lane) bool {
-	return l.hasDue && e.now >= l.due && l.waits < actTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld() && e.parked.hold.failures == 0
+	return l.hasDue && e.now >= l.due && l.waits < actTurns && e.abandoned[l.id] == 0 && !e.paused && !e.sinkHeld() && e.parked.hold.failures < unknownRounds
 }
 
 // planRequests turns acts of people into a settlement of their own once the
