@@ -25,7 +25,7 @@ func (p mysqlPlan) reflect(limit int) string {
 
 // positions returns how far lanes are settled.
 func (p mysqlPlan) positions(lanes int) string {
-	return "SELECT lane, pos, holes FROM postrider_progress WHERE pipe = ? AND lane IN (" + strings.TrimSuffix(strings.Repeat("?, ", lanes), ", ") + ")"
+	return "SELECT lane, pos, COALESCE(holes, '[]') FROM postrider_progress WHERE pipe = ? AND lane IN (" + strings.TrimSuffix(strings.Repeat("?, ", lanes), ", ") + ")"
 }
 
 // dropped returns the ranges of numbers that were given up and end at a number or above it.
