@@ -228,7 +228,7 @@ func (s *Store) reviveIn(ctx context.Context, tx *sql.Tx, came []late.Row) error
 	for _, lane := range ids {
 		p := positions[lane]
 		passed, _ := holes.Of(lanes[lane]).Split(p.At) // the others are read in their place
-		_, err := tx.ExecContext(ctx, `UPDATE postrider_progress SET holes = ?, owner = '', epoch = epoch + 1, settled_call = 0 WHERE pipe = ? AND lane = ?`,
+		_, err := tx.ExecContext(ctx, `UPDATE postrider_progress SET holes = ?, owner = '', epoch = epoch + 1 WHERE pipe = ? AND lane = ?`,
 			db.HolesText(p.Open.Or(passed)), s.box.Pipe, lane)
 		if err != nil {
 			return err
