@@ -101,7 +101,7 @@ func (e *Engine) planRead() {
 	held, n := e.sinkHeld(), len(e.held)
 	first, _ := e.find(e.readFirst)
 	for _, busy := range []bool{false, true} {
-		if busy && e.msgs == 0 {
+		if busy && (e.msgs == 0 || inFlight > 0) {
 			break
 		}
 		for i := range n {

@@ -62,6 +62,29 @@ func TestOneReadServesManyLanes(t *testing.T) {
 	none[port.Read](r)
 }
 
+// TestALaneReadsAheadWithTheOthers: a lane with nothing to deliver is read beside a read in flight.
+// One that has something waits for its answer. Otherwise the two would be read in turns for good:
+// few lanes in short reads, which come far ahead of the others.
+func TestALaneReadsAheadWithTheOthers(t *testing.T) {
+	r := newRig(t, port.Config{Page: 4})
+	r.lead(2)
+	page := func(lane store.Lane, pos string) store.Batch {
+		b := r.batch(lane, pos, keys(4)...)
+		b.More = true
+		return b
+	}
+	r.read(page(0, "p1"))
+	slow := take[port.Read](r)
+	wantEqual(t, "lanes of the read ahead", len(slow.Reads), 1)
+	r.step(port.Woke{ID: take[port.Wait](r).ID})
+	beside := take[port.Read](r)
+	wantEqual(t, "the lane that is read beside it", beside.Reads[0].Lane, 1)
+	r.step(port.ReadDone{ID: beside.ID, Batches: []store.Batch{page(1, "p1")}})
+	none[port.Read](r)
+	r.step(port.ReadDone{ID: slow.ID, Batches: []store.Batch{page(0, "p2")}})
+	wantEqual(t, "lanes of the next read", len(take[port.Read](r).Reads), 2)
+}
+
 func TestOnlyOneDeliverPerLaneAndInOrder(t *testing.T) {
 	r := newRig(t, port.Config{})
 	r.lead(1)
