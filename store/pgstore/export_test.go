@@ -3,6 +3,7 @@ package pgstore
 import (
 	"strings"
 
+	"github.com/postrider/postrider/store"
 	"github.com/postrider/postrider/store/pgstore/internal/db"
 )
 
@@ -25,7 +26,12 @@ func StandsSQL(schema string) string {
 func TimedOut(err error) bool { return db.TimedOut(err) }
 
 // PreferSpan makes the next read use a span if its lanes are in step, even for few rows.
-func (s *Store) PreferSpan() { s.pace.behind, s.pace.least, s.pace.pause = true, 1, 0 }
+func (s *Store) PreferSpan() {
+	s.pace.least, s.pace.pause = 1, 0
+	for lane := range store.Lane(s.opts.Lanes) {
+		s.pace.behind[lane] = true
+	}
+}
 
 // Spans is the number of reads that have used a span.
 func (s *Store) Spans() int { return s.pace.spans }

@@ -28,13 +28,17 @@ const (
 
 // pace is what the reads of the log have shown so far.
 type pace struct {
-	least  int                // rows of a span: spanRows
-	pause  int                // of spans, in reads: spanRest
-	behind bool               // the last read left rows in most of its lanes
-	apart  map[store.Lane]int // lanes that stand elsewhere: how many reads left each out
-	rest   int                // reads with pages before the next span
-	spans  int                // so far
-	share  float64            // part of the last span's numbers that had rows of one of its lanes, on average
+	least  int                 // rows of a span: spanRows
+	pause  int                 // of spans, in reads: spanRest
+	behind map[store.Lane]bool // lanes in which their last read left rows
+	apart  map[store.Lane]int  // lanes that stand elsewhere: how many reads left each out
+	rest   int                 // reads with pages before the next span
+	spans  int                 // so far
+	share  float64             // part of the last span's numbers that had rows of one of its lanes, on average
+}
+
+func newPace() pace {
+	return pace{least: spanRows, pause: spanRest, behind: map[store.Lane]bool{}, apart: map[store.Lane]int{}}
 }
 
 // inStep returns the lanes to read now, with a span if they stand close together. If most do,
@@ -47,13 +51,16 @@ func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 	p := &r.store.pace
 	p.rest = max(p.rest-1, 0)
 	var log []*laneRead
-	want := 0
+	want, behind := 0, 0
 	for _, l := range lanes {
 		if len(l.cur.draining) == 0 {
 			log, want = append(log, l), want+l.limit
+			if p.behind[l.req.Lane] {
+				behind++
+			}
 		}
 	}
-	if r.filter != nil || !p.behind || p.rest > 0 || len(log) < spanLanes || want < p.least {
+	if r.filter != nil || behind <= len(log)/2 || p.rest > 0 || len(log) < spanLanes || want < p.least {
 		return lanes
 	}
 	if p.share == 0 {
@@ -76,9 +83,6 @@ func (r *reader) inStep(lanes []*laneRead) []*laneRead {
 	}
 	if low := in[0].cur.pos; len(in) >= spanLanes && in[len(in)-1].cur.pos-low <= width {
 		r.span = span{low: low, high: low + width}
-	}
-	if p.apart == nil {
-		p.apart = make(map[store.Lane]int)
 	}
 	for _, l := range in {
 		delete(p.apart, l.req.Lane)
@@ -169,7 +173,7 @@ func (r *reader) spanRows(rr *pgconn.ResultReader, lanes []*laneRead) error {
 func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	used, total, last, end := 0, 0, sizes{}, r.span.high >= r.floor
 	whole := found < spanLimit(lanes) // else any lane may lack any row
-	left, lost := 0, false            // a record that has no room at all needs the rules of a page
+	lost := false                     // a record that has no room at all needs the rules of a page
 	for _, l := range lanes {
 		p := &l.page
 		sort.Sort(p)
@@ -182,9 +186,7 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 			keep, bytes, total = keep+1, bytes+size, total+size
 		}
 		lost = lost || l.lost > 0
-		if p.cut = !whole || l.lost > 0 || keep < len(p.meta); p.cut {
-			left++
-		}
+		p.cut = !whole || l.lost > 0 || keep < len(p.meta)
 		clear(p.msgs[keep:])
 		p.msgs, p.meta, p.size, p.seen = p.msgs[:keep], p.meta[:keep], p.size[:keep], keep
 		if !end {
@@ -201,7 +203,9 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	defer r.store.mu.Unlock()
 	p := &r.store.pace
 	p.spans++
-	p.behind = !end || left > len(lanes)/2
+	for _, l := range lanes {
+		p.behind[l.req.Lane] = !end || l.page.cut
+	}
 	share := float64(found) / float64(r.span.high-r.span.low)
 	// Few rows may mean a gap of numbers, a hundred thousand million wide after a roll of
 	// partitions: a page passes it at once.
@@ -213,17 +217,13 @@ func (r *reader) trimSpan(lanes []*laneRead, found, old int) {
 	}
 }
 
-// sawPages notes whether pages of lanes left rows in most of them.
+// sawPages notes in which lanes a page left rows.
 func (s *Store) sawPages(lanes []*laneRead) {
-	left := 0
-	for _, l := range lanes {
-		if l.page.cut || len(l.page.msgs) == l.limit {
-			left++
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pace.behind = left > len(lanes)/2
+	for _, l := range lanes {
+		s.pace.behind[l.req.Lane] = l.page.cut || len(l.page.msgs) == l.limit
+	}
 }
 
 // Len, Less and Swap implement sort.Interface, by number.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -257,6 +258,44 @@ func TestASpanIsNotTheWholeTable(t *testing.T) {
 			}
 			e.until("both come", func() bool { e.read(false); return arrived(first) && arrived(second) })
 			e.some()
+		}
+	})
+}
+
+// TestALaneAtTheEndLeavesTheOthersTheirRanges: a lane without rows is read again and again beside
+// those with a backlog, which use ranges all the same.
+func TestALaneAtTheEndLeavesTheOthersTheirRanges(t *testing.T) {
+	onEach(t, func(t *testing.T, version string) {
+		d := fresh(t, version, 32)
+		o := d.owner("a")
+		d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, 40000) g`)
+		d.exec(`DELETE FROM box.outbox WHERE lane = 7`)
+		reads := o.reads()
+		for i := range reads {
+			reads[i].MaxRecords = 60
+		}
+		end, others := reads[7:8:8], slices.Concat(reads[:7], reads[8:])
+		read := func(some []store.LaneRead) {
+			batches, err := o.store.Read(t.Context(), some)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range batches {
+				readOf(some, b.Lane).After = b.Position
+			}
+		}
+		for range 3 { // learns the size of rows, and who is behind
+			read(others)
+		}
+		spans := o.store.Spans()
+		for range 10 {
+			d.exec(`INSERT INTO box.outbox (topic, key) SELECT 't', g::text FROM generate_series(1, 40) g`)
+			d.exec(`DELETE FROM box.outbox WHERE lane = 7`)
+			read(end)
+			read(others)
+		}
+		if n := o.store.Spans() - spans; n < 10 {
+			t.Errorf("%d of 10 reads of lanes with a backlog used a span", n)
 		}
 	})
 }

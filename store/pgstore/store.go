@@ -91,7 +91,7 @@ var _ store.Store = (*Store)(nil)
 // instances. After two unanswered heartbeats in a row, all connections of the pool are
 // replaced ([pgxpool.Pool.Reset]).
 func New(pool *pgxpool.Pool, opts *Options) *Store {
-	s := &Store{pace: pace{least: spanRows, pause: spanRest}, views: portions.New(db.TimedOut, db.Damaged)}
+	s := &Store{pace: newPace(), views: portions.New(db.TimedOut, db.Damaged)}
 	s.rooms.New = func() any { return new(room) }
 	if opts != nil {
 		s.opts = *opts
