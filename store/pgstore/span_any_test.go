@@ -14,7 +14,7 @@ import (
 )
 
 // forgetful is an instance whose reads have other lanes and limits each time, and which forgets
-// what it has not settled now and then, or hands all lanes over to another one.
+// what it has not settled in one of several rounds, or hands all lanes over to another one.
 type forgetful struct {
 	*owner
 	rnd   *rand.Rand
