@@ -325,7 +325,7 @@ func (e *Engine) moved(l *lane, batches []*batch, s *store.Settlement) {
 	}
 	for _, b := range batches {
 		if l.narrow > 0 && !b.parked {
-			l.narrow = max(l.narrow-len(b.msgs), 0)
+			l.narrow = max(l.narrow-b.size(), 0)
 		}
 		if b.end {
 			e.absolve(l)

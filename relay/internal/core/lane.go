@@ -89,6 +89,7 @@ func (e *Engine) newLane(g store.LaneGrant) *lane {
 type batch struct {
 	msgs   []postrider.Message
 	meta   []store.Meta
+	gone   int // messages that it had: all are resolved, and only the settlement is left
 	pos    store.Position
 	parked bool
 	bytes  int
@@ -139,6 +140,9 @@ func (b *batch) resolved() bool {
 	return b.next == len(b.msgs)
 }
 
+// size is the number of messages with which the batch was read.
+func (b *batch) size() int { return len(b.msgs) + b.gone }
+
 // goSlow turns to message by message bookkeeping.
 func (b *batch) goSlow() {
 	if b.slow {
@@ -152,9 +156,9 @@ func (b *batch) goSlow() {
 }
 
 func (e *Engine) forget(l *lane, b *batch) {
-	l.msgs -= len(b.msgs)
+	l.msgs -= b.size()
 	l.bytes -= b.bytes
-	e.msgs -= len(b.msgs)
+	e.msgs -= b.size()
 	e.bytes -= b.bytes
 }
 
@@ -187,5 +191,8 @@ func (e *Engine) finish(l *lane) {
 	l.acted = l.acted || len(b.requests) > 0
 	if b.parked && !l.known || len(b.requests) > 0 {
 		l.refresh = true
+	}
+	if !b.parked && !b.suspect {
+		b.gone, b.msgs, b.meta, b.todo = len(b.msgs), nil, nil, nil
 	}
 }

@@ -357,7 +357,7 @@ func (e *Engine) accept(l *lane, r store.LaneRead, sb *store.Batch) {
 	l.readPos = b.pos
 	b.aside, b.end = l.crashes >= crashAside && e.brokerLives() && len(b.msgs) > 0, !sb.More
 	if len(b.msgs) == 0 && len(l.queue) > l.settling {
-		if last := l.queue[len(l.queue)-1]; len(last.msgs) == 0 && len(last.requests) == 0 {
+		if last := l.queue[len(l.queue)-1]; last.size() == 0 && len(last.requests) == 0 {
 			last.pos, last.end = b.pos, b.end // nothing between them: one settlement covers both
 			return
 		}

@@ -62,6 +62,26 @@ func TestOneReadServesManyLanes(t *testing.T) {
 	none[port.Read](r)
 }
 
+// TestDeliveredMessagesAreNotHeld: what waits for its settlement counts as held, but its messages
+// use no memory any more.
+//
+// Promises: G
+func TestDeliveredMessagesAreNotHeld(t *testing.T) {
+	r := newRig(t, port.Config{Window: 8, Page: 4})
+	r.lead(1)
+	r.read(r.batch(0, "p1", keys(3)...))
+	b, bytes := r.e.lanes[0].queue[0], r.e.bytes
+	r.deliver()
+	if b.msgs != nil || b.meta != nil {
+		t.Errorf("%d delivered messages are held", len(b.msgs))
+	}
+	wantEqual(t, "messages that count", r.e.msgs, 3)
+	wantEqual(t, "bytes that count", r.e.bytes, bytes)
+	wantEqual(t, "delivered", r.settle(0).Delivered, 3)
+	wantEqual(t, "messages after the settlement", r.e.msgs+r.e.lanes[0].msgs, 0)
+	wantEqual(t, "bytes after the settlement", r.e.bytes+r.e.lanes[0].bytes, 0)
+}
+
 // TestALaneReadsAheadWithTheOthers: a lane with nothing to deliver is read beside a read in flight.
 // One that has something waits for its answer. Otherwise the two would be read in turns for good:
 // few lanes in short reads, which come far ahead of the others.
