@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -72,9 +73,11 @@ func withPartitions(version string) setting {
 // underRoles works with the rights of the relay's role, the writer's and the admin's.
 func underRoles(name string, partitions bool) setting {
 	var logins map[string]string
-	o := &original{version: "18", lanes: 4, make: func(d *db) {
-		d.migrate(partitions)
-		logins = d.makeRoles()
+	o := original{version: "18", kind: fmt.Sprintf("roles_%t", partitions), lanes: 4, fill: func(d *db) (err error) {
+		if err = d.migrate(partitions); err == nil {
+			logins, err = d.makeRoles()
+		}
+		return err
 	}}
 	return setting{name, func(t *testing.T) storetest.Env {
 		e := roleEnv{env{o.copy(t)}, map[string]*pgxpool.Pool{}}
@@ -129,7 +132,9 @@ func behindPooler(t *testing.T, version, server string) setting {
 	var turn atomic.Int64
 	return setting{"pgbouncer-" + version + "-pg" + server, func(t *testing.T) storetest.Env {
 		d := empty(t, server, 4)
-		d.migrate(false)
+		if err := d.migrate(false); err != nil {
+			t.Fatal(err)
+		}
 		return &bouncerEnv{env{d}, behindBouncer(t, urls[turn.Add(1)%2])}
 	}}
 }

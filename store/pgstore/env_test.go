@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,66 +105,44 @@ func fresh(t *testing.T, version string, lanes int) *db {
 	return originalOf(version, lanes, false).copy(t)
 }
 
-var originals sync.Map
-
 // originalOf returns the outbox that tests of a version copy.
-func originalOf(version string, lanes int, partitions bool) *original {
-	o, _ := originals.LoadOrStore(fmt.Sprint(version, lanes, partitions), &original{
-		version: version, lanes: lanes, make: func(d *db) { d.migrate(partitions) },
-	})
-	return o.(*original)
+func originalOf(version string, lanes int, partitions bool) original {
+	return original{
+		version: version, kind: fmt.Sprintf("%d_%t", lanes, partitions), lanes: lanes,
+		fill: func(d *db) error { return d.migrate(partitions) },
+	}
 }
 
-func (d *db) migrate(partitions bool) {
-	d.Helper()
+func (d *db) migrate(partitions bool) error {
 	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Lanes: d.lanes, Partition: partitions})
 	if err != nil {
-		d.Fatal(err)
+		return err
 	}
 	if last := steps[len(steps)-1]; partitions && last.Name != "partition" {
-		d.Fatalf("the last step is %q", last.Name)
+		return fmt.Errorf("the last step is %q", last.Name)
 	}
+	return nil
 }
 
-// original is an outbox that is made once, in a database of its own. A copy costs a third of an
-// outbox that is made.
+// original is an outbox that is made once, in a database of its own: see [testserver.Postgres.Copy].
 type original struct {
 	version string
+	kind    string // and the end of its schema's name
 	lanes   int
-	make    func(d *db)
-
-	once sync.Once
-	name string // of the database; "" if it could not be made
+	fill    func(d *db) error
 }
 
-func (o *original) copy(t *testing.T) *db {
+func (o original) copy(t *testing.T) *db {
 	t.Helper()
-	pg := testserver.SharedPostgres(t, o.version)
-	create := func(name, from string) {
-		t.Helper()
-		if _, err := pg.Query(t.Context(), "postgres", `CREATE DATABASE "`+name+`" TEMPLATE "`+from+`" STRATEGY FILE_COPY`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	name := fmt.Sprintf("Box_%d", schemas.Add(1))
-	o.once.Do(func() {
-		first := name + "_original"
-		create(first, "template0")
-		d := &db{T: t, pool: openPool(t, pg.DatabaseURL(first)), schema: first, lanes: o.lanes}
-		defer d.pool.Close() // PostgreSQL copies no database that somebody uses
-		o.make(d)
-		o.name = d.schema
+	d := db{T: t, schema: "Copy_" + o.kind, lanes: o.lanes}
+	url := testserver.SharedPostgres(t, o.version).Copy(t, d.schema, func(url string) error {
+		first := d
+		first.pool = openPool(t, url)
+		defer first.pool.Close() // PostgreSQL copies no database that somebody uses
+		return o.fill(&first)
 	})
-	if o.name == "" {
-		t.Fatal("the outbox to copy could not be made")
-	}
-	create(name, o.name)
-	t.Cleanup(func() {
-		if _, err := pg.Query(context.Background(), "postgres", `DROP DATABASE "`+name+`" WITH (FORCE)`); err != nil {
-			t.Error(err)
-		}
-	})
-	return &db{T: t, pool: newPool(t, pg.DatabaseURL(name)), schema: o.name, lanes: o.lanes}
+	d.pool = newPool(t, url)
+	return &d
 }
 
 func (d *db) store(pipe string) *pgstore.Store {

@@ -28,8 +28,12 @@ var logins atomic.Int64
 // roles makes the roles of the outbox, and a login for each, by its suffix.
 func (d *db) roles() map[string]*pgxpool.Pool {
 	d.Helper()
+	made, err := d.makeRoles()
+	if err != nil {
+		d.Fatal(err)
+	}
 	pools := map[string]*pgxpool.Pool{}
-	for suffix, login := range d.makeRoles() {
+	for suffix, login := range made {
 		pools[suffix] = d.as(login)
 		d.Cleanup(func() {
 			group := `"` + d.schema + `_` + suffix + `"`
@@ -44,18 +48,19 @@ func (d *db) roles() map[string]*pgxpool.Pool {
 }
 
 // makeRoles makes the roles of the outbox and returns the name of a login for each, by its suffix.
-func (d *db) makeRoles() map[string]string {
-	d.Helper()
+func (d *db) makeRoles() (map[string]string, error) {
 	steps, err := d.store("main").Office().Migrator.Migrate(d.Context(), ops.MigrateRequest{Roles: true})
 	if err != nil || len(steps) != 1 || steps[0].Name != "roles" {
-		d.Fatalf("roles: %+v, %v", steps, err)
+		return nil, fmt.Errorf("roles: %+v, %w", steps, err)
 	}
 	made := map[string]string{}
 	for _, suffix := range []string{"writer", "relay", "reader", "admin"} {
 		made[suffix] = fmt.Sprintf("login_%d", logins.Add(1))
-		d.exec(`CREATE ROLE ` + made[suffix] + ` LOGIN IN ROLE "` + d.schema + `_` + suffix + `"`)
+		if _, err := d.pool.Exec(d.Context(), `CREATE ROLE `+made[suffix]+` LOGIN IN ROLE "`+d.schema+`_`+suffix+`"`); err != nil {
+			return nil, err
+		}
 	}
-	return made
+	return made, nil
 }
 
 // Each role does what it is for and nothing else: every forbidden act
