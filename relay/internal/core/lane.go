@@ -193,6 +193,6 @@ func (e *Engine) finish(l *lane) {
 		l.refresh = true
 	}
 	if !b.parked && !b.suspect {
-		b.gone, b.msgs, b.meta, b.todo = len(b.msgs), nil, nil, nil
+		b.gone, b.next, b.msgs, b.meta, b.todo = len(b.msgs), 0, nil, nil, nil
 	}
 }

@@ -61,36 +61,33 @@ func (e *Engine) sendSettle(op *settleOp) {
 }
 
 func (e *Engine) settleDue() bool {
-	due := false
-	done, dirty, oldest := 0, 0, time.Duration(0)
 	for _, l := range e.held {
-		if l.done == 0 {
-			continue
-		}
-		if e.urgent(l) {
-			due = true
-		}
-		if l.doneAt > 0 {
-			oldest = backoff.Earliest(oldest, l.doneAt)
-			done, dirty = done+l.doneMsgs, dirty+1
-		} else if e.now >= l.emptyAt+lazySettle*e.cfg.SettleAtMax {
-			due = true
+		if l.done > 0 && (e.urgent(l) || l.doneAt == 0 && e.now >= l.emptyAt+lazySettle*e.cfg.SettleAtMax) {
+			return true
 		}
 	}
 	// Half of all at once: the read that follows finds room in nearly every lane, and
 	// rows of all lanes lie on the same pages of the database.
-	if due || done >= max(e.cfg.MaxMessages/2, 1) || dirty > 0 && e.bytes >= e.cfg.MaxBytes { // nothing is read before
-		return true
-	}
-	return dirty > 0 && e.now >= oldest+e.settleDelay(done, dirty)
+	at, done := e.settleAt()
+	return at > 0 && (e.now >= at || done >= max(e.cfg.MaxMessages/2, 1) || e.bytes >= e.cfg.MaxBytes) // nothing is read before
 }
 
-// settleDelay is longer while little comes: a settlement costs a row per lane.
-func (e *Engine) settleDelay(done, dirty int) time.Duration {
-	if done >= 16*dirty {
-		return e.cfg.SettleAfter
+// settleAt returns when the messages that are resolved are settled at the latest, 0: there are
+// none, and their number. It is later while few come: a settlement costs a row per lane.
+func (e *Engine) settleAt() (at time.Duration, done int) {
+	lanes := 0
+	for _, l := range e.held {
+		if l.doneAt > 0 {
+			at, done, lanes = backoff.Earliest(at, l.doneAt), done+l.doneMsgs, lanes+1
+		}
 	}
-	return e.cfg.SettleAtMax
+	switch {
+	case lanes == 0:
+		return 0, 0
+	case done >= 16*lanes:
+		return at + e.cfg.SettleAfter, done
+	}
+	return at + e.cfg.SettleAtMax, done
 }
 
 // urgent reports whether something waits for the lane's settlement.

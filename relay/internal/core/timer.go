@@ -46,7 +46,6 @@ func (e *Engine) planTimer() {
 }
 
 func (e *Engine) laneTimes(at func(time.Duration)) {
-	done, dirty, oldest := 0, 0, time.Duration(0)
 	for _, l := range e.held {
 		at(l.hold.until)
 		at(l.resumes)
@@ -56,16 +55,12 @@ func (e *Engine) laneTimes(at func(time.Duration)) {
 		if l.records > 0 {
 			at(l.viewedAt + viewAge)
 		}
-		if l.doneAt > 0 {
-			oldest = backoff.Earliest(oldest, l.doneAt)
-			done, dirty = done+l.doneMsgs, dirty+1
-		}
 		if l.emptyAt > 0 {
 			at(l.emptyAt + lazySettle*e.cfg.SettleAtMax)
 		}
 	}
-	if dirty > 0 && e.settle == nil {
-		at(oldest + e.settleDelay(done, dirty))
+	if due, _ := e.settleAt(); due > 0 && e.settle == nil {
+		at(due)
 	}
 }
 
