@@ -138,8 +138,10 @@ func TestSpansOfAnyReads(t *testing.T) {
 	onEach(t, func(t *testing.T, version string) {
 		d := fresh(t, version, 16)
 		d.exec(`ALTER TABLE box.outbox ALTER payload SET DEFAULT convert_to(repeat('x', CASE WHEN random() < 0.1 THEN (random() * 4000)::int ELSE 0 END), 'UTF8')`)
-		f := &forgetful{owner: d.owner("boot"), rnd: rand.New(rand.NewPCG(7, uint64(len(version)))),
-			after: map[store.Lane]store.Position{}, held: map[store.Lane]*store.Settlement{}, types: map[store.Lane][]string{}}
+		f := &forgetful{
+			owner: d.owner("boot"), rnd: rand.New(rand.NewPCG(7, 0)),
+			after: map[store.Lane]store.Position{}, held: map[store.Lane]*store.Settlement{}, types: map[store.Lane][]string{},
+		}
 		var committed sync.Map
 		var failed atomic.Value
 		var writers sync.WaitGroup
