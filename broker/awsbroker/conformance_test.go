@@ -117,7 +117,7 @@ func env(t *testing.T, addr, params string) *brokertest.Env {
 	must(t, q.create(t.Context(), topic))
 	client := open(t, address(through, params), nil)
 	source := func(addr string) (*awsbroker.Source, error) {
-		return awsbroker.OpenSource(address(addr, params+"&visibility=4s&wait=1s"), &awsbroker.SourceOptions{Queue: topic, Timeout: 2 * time.Second})
+		return awsbroker.OpenSource(address(addr, params+"&visibility=4s&wait=1s"), &awsbroker.SourceOptions{Queue: topic, Timeout: 5 * time.Second})
 	}
 	return &brokertest.Env{
 		Sink: client, Topic: topic, Missing: "nowhere" + rand.Text(), TooLarge: limit + 1, Largest: largest(t.Name()), PerKey: 1, Shared: true,
