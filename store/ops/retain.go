@@ -126,9 +126,9 @@ type AuditRequest struct {
 	// they had been counted and settled.
 	Full bool
 	// MaxAge, when above 0, is satisfied with a look that somebody took so
-	// recently: several relays of one outbox do not count the same rows. Such a repeated
-	// look counts fewer pending rows of a lane; what differs in a lane with more of them
-	// is found when the lane has caught up.
+	// recently: several relays of one outbox do not count the same rows. It also counts
+	// fewer pending rows of a lane: a lane with more of them is compared when it has
+	// caught up.
 	MaxAge time.Duration
 	// Reopen accepts the present state: differences found until now are
 	// forgotten, and the books begin anew with a full count. For a person who has found the cause.

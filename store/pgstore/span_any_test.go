@@ -13,8 +13,8 @@ import (
 	"github.com/postrider/postrider/store/ops"
 )
 
-// forgetful is an instance whose reads have other lanes and limits each time, and which forgets
-// what it has not settled in one of several rounds, or hands all lanes over to another one.
+// forgetful is an instance whose every read names other lanes and limits. In some rounds it drops
+// the messages that it has not settled, or hands all lanes over to another instance.
 type forgetful struct {
 	*owner
 	rnd   *rand.Rand

@@ -79,8 +79,8 @@ func (e *Engine) mayAsk() bool {
 }
 
 // planRead asks for more wherever there is room, many lanes in one read: those with
-// nothing to deliver first, in turn. A lane that was left out for the bytes of others
-// is the first one of the next read.
+// nothing to deliver first, in turn, the others only while no read is in flight, so that they
+// are read together. A lane that was left out for the bytes of others is the first one of the next read.
 func (e *Engine) planRead() {
 	inFlight := len(e.reads)
 	if e.parked.op != 0 {

@@ -50,8 +50,8 @@ func (st *retainTexts) bookLookSQL(q func(string) string) {
 	// at the last audit or began since, and are found by these, in the order in which they
 	// lie: lane by lane each of them would visit a block of its own. Without $7, an audit of an
 	// earlier release noted no transaction: new rows are found by number.
-	// OFFSET 0 keeps the planner from turning these index probes into a scan of the table; f.pipe
-	// in one keeps it from reading the new rows where no pipe has a filter.
+	// OFFSET 0 keeps the planner from turning these index probes into a scan of the table. One
+	// probe names f.pipe: it then reads no row where no pipe has a filter.
 	st.bookLook = q(`WITH cursors AS MATERIALIZED (SELECT c.*, p.topics, p.types, p.keys, p.headers AS wanted,
   p.topics IS NULL AND p.types IS NULL AND p.keys IS NULL AND p.headers IS NULL AS plain
  FROM {{schema}}.lane_cursor c JOIN {{schema}}.pipe p ON p.name = c.pipe),
